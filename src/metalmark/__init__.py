@@ -1,0 +1,3 @@
+"""Metalmark."""
+
+__version__ = "0.1.0"

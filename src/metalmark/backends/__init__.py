@@ -1,0 +1,1 @@
+"""HOW a workload runs: one file a framework, the same method order in each."""

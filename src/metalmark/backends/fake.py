@@ -1,0 +1,150 @@
+"""An asynchronous device in software with known timings: what tests and benchmarks measure.
+
+A step is put into a queue and returns at once; the device finishes it `step_ms` of its own time later.
+Time is kept, not spent: the device is a moment in the future (`busy_until`), so a queue of a million
+steps costs nothing and the truth is exact. Faults are parameters of the workload `fake`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from metalmark.backends.base import RING, DeviceReport, Placement, Probe
+from metalmark.errors import UnsupportedError
+from metalmark.plan import DeviceKind, Mode, Plan
+from metalmark.record import DeviceMemory
+from metalmark.workload import Params, Workload
+
+SPIN_S = 0.002
+"""The end of a wait is spun through: sleep alone comes back up to a tenth of a millisecond late."""
+
+
+class FakeMemoryError(Exception):
+    """What this device raises when it is full."""
+
+
+class FakeSession:
+    def __init__(self, plan: Plan, params: Params) -> None:
+        self.placement = Placement(device="fake:0", name="software device")
+        self.parameters = self.trainable_parameters = 1000
+        self.notes: tuple[str, ...] = ()
+        self._training = plan.mode is Mode.TRAINING
+        self._params = params
+        # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
+        self._random = random.Random(f"{plan.seed}/{os.environ.get('METALMARK_REPEAT', '0')}")
+        self._pace = 1 + self._random.gauss(0, float(params["process_noise"]))
+        self._queue: deque[float] = deque()
+        self._steps = 0
+        self._faults = set(str(params["fault"]).split("+"))
+
+    def step(self) -> None:
+        self._break_down()
+        now = time.perf_counter()
+        while self._queue and self._queue[0] <= now:
+            self._queue.popleft()
+        if len(self._queue) >= int(self._params["queue"]):
+            _sleep_until(self._queue.popleft())
+        begin = max(time.perf_counter(), self._queue[-1] if self._queue else 0.0)
+        self._queue.append(begin + self._duration_s())
+        self._steps += 1
+
+    def synchronize(self) -> None:
+        if "no-sync" not in self._faults:
+            self._drain()
+
+    def proof(self) -> float:
+        self._drain()
+        if "nan" in self._faults and self._steps > 5:
+            return math.nan
+        batch = (self._steps - 1) % RING
+        if not self._training:
+            return 1.0 if "wrong" in self._faults else 1.0 + batch
+        return 2.3 + batch if "wrong" in self._faults else 2.3 * math.exp(-0.01 * self._steps) + 0.01 * batch
+
+    def fingerprint(self) -> tuple[float, ...]:
+        moved = self._training and "frozen" not in self._faults
+        return (float(self._steps if moved else 0),)
+
+    def memory(self) -> DeviceMemory:
+        live = int(self._memory_bytes())
+        return DeviceMemory(live_bytes=live, driver_bytes=live, peak_bytes=live)
+
+    def _duration_s(self) -> float:
+        params = self._params
+        progress = self._steps * float(params["step_ms"]) / 1e3 / max(float(params["drift_s"]), 1e-9)
+        factor = 1 + float(params["drift"]) * min(progress, 1.0)
+        factor *= self._pace * max(0.05, self._random.gauss(1, float(params["noise"])))
+        if self._random.random() < float(params["outliers"]):
+            factor *= 3
+        return float(params["step_ms"]) / 1e3 * factor
+
+    def _memory_bytes(self) -> float:
+        params = self._params
+        batch = int(params["batch_size"]) * 2**20
+        return batch + self._steps * float(params["leak_mb"]) * 2**20
+
+    def _break_down(self) -> None:
+        if self._memory_bytes() > float(self._params["memory_mb"]) * 2**20:
+            raise FakeMemoryError(f"the software device has {self._params['memory_mb']} MiB")
+        if self._steps < 3:
+            return
+        if "oom" in self._faults:
+            raise FakeMemoryError("asked to be out of memory")
+        if "crash" in self._faults:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if "kill" in self._faults:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "hang" in self._faults:
+            time.sleep(1e6)
+        if "raise" in self._faults:
+            raise RuntimeError("asked to raise")
+
+    def _drain(self) -> None:
+        if self._queue:
+            _sleep_until(self._queue[-1])
+            self._queue.clear()
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        if left > SPIN_S:
+            time.sleep(left - SPIN_S)
+
+
+class FakeBackend:
+    name = "fake"
+
+    def probe(self) -> Probe:
+        absent = DeviceReport(
+            word="cuda", present=False, reason="the software device has one kind.", fix="Use --device gpu."
+        )
+        return Probe(
+            framework=self.name,
+            versions={"fake": "1"},
+            devices=(DeviceReport(word="gpu", name="software device", present=True), absent),
+        )
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[FakeSession]:
+        if plan.device.kind not in (DeviceKind.GPU, DeviceKind.ANY, DeviceKind.CPU):
+            raise UnsupportedError(f"The software device has no {plan.device}.", hint="Use --device gpu, cpu or any.")
+        params = workload.recipe("fake", plan.params).model
+        if "open-hang" in str(params["fault"]):
+            time.sleep(1e6)
+        if "rubbish" in str(params["fault"]):
+            os.write(1, b"\xff\xfe rubbish {]\n" * 1000)
+            os.write(2, b"\x00\x1b[31m rubbish\n" * 1000)
+        yield FakeSession(plan, params)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, FakeMemoryError)
+
+
+BACKEND = FakeBackend()

@@ -1,0 +1,230 @@
+"""PyTorch, eager by default; autocast, Inductor, CUDA graphs, channels-last and fused optimisers by Settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from metalmark.backends.base import Placement, Probe
+from metalmark.backends.batches import make_ring
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.torch_devices import TorchDevice, reports, resolve
+from metalmark.errors import UnsupportedError
+from metalmark.plan import Dtype, Mode, Plan, Settings
+from metalmark.record import DeviceMemory
+from metalmark.workload import Workload
+
+Tensors = tuple[torch.Tensor, ...]
+GRAPH_WARMUP_STEPS = 3
+AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
+
+
+class TorchSession:
+    def __init__(self, plan: Plan, workload: Workload, device: torch.device, kind: TorchDevice) -> None:
+        self._device, self._kind = device, kind
+        settings = plan.settings
+        self._training = training = plan.mode is Mode.TRAINING
+        recipe = workload.recipe("torch", plan.params)
+        layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+        if settings.channels_last:
+            _require_images(recipe.model)
+        self._model = recipe.model.to(device=device, memory_format=layout).train(training)
+        self._trainable = [p for p in self._model.parameters() if p.requires_grad]
+        self._ring = [
+            (_to_device(batch.inputs, device, layout), _to_device((batch.targets,), device, layout)[0])
+            for batch in make_ring(plan, workload, recipe)
+        ]
+        self._next = 0
+        self._output: torch.Tensor | None = None
+        self.placement = Placement(device=str(self._trainable[0].device), name=kind.name(device.index or 0))
+        self.parameters = sum(p.numel() for p in self._model.parameters())
+        self.trainable_parameters = sum(p.numel() for p in self._trainable)
+        self.notes: tuple[str, ...] = ()
+        self._work = self._make_work(recipe.loss, recipe.optimizer, settings, training)
+        kind.reset_peak(device)
+
+    def step(self) -> None:
+        inputs, targets = self._ring[self._next]
+        self._next = (self._next + 1) % len(self._ring)
+        self._output = self._work(inputs, targets)
+
+    def synchronize(self) -> None:
+        self._kind.synchronize(self._device)
+
+    def proof(self) -> float:
+        assert self._output is not None
+        output = self._output.detach().float()
+        return float((output if self._training else output.square()).mean().cpu())
+
+    def fingerprint(self) -> tuple[float, ...]:
+        with torch.no_grad():
+            return tuple(float(p.float().abs().mean().cpu()) for p in self._trainable)
+
+    def memory(self) -> DeviceMemory:
+        return self._kind.memory(self._device)
+
+    def _make_work(
+        self, loss: Callable[..., Any], optimizer: Callable[..., Any], settings: Settings, training: bool
+    ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
+        autocast = self._autocast(settings)
+        model = self._model
+
+        if not training:
+
+            def infer(inputs: Tensors) -> torch.Tensor:
+                with autocast():
+                    return _logits(model(*inputs))
+
+            forward = torch.compile(infer) if settings.compile else infer
+            guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
+            work = guard()(lambda inputs, _: forward(inputs))
+            return self._captured(work, training=False) if settings.graph else work
+
+        def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+            with autocast():
+                return loss(_logits(model(*inputs)), targets)  # type: ignore[no-any-return]
+
+        forward_loss = torch.compile(compute_loss) if settings.compile else compute_loss
+        stepper = self._stepper(optimizer, settings)
+
+        def train(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+            value = forward_loss(inputs, targets)
+            stepper(value)
+            return value.detach()
+
+        return self._captured(train, training=True) if settings.graph else train
+
+    def _stepper(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
+        """Backward and update. float16 gradients underflow, so they are scaled there."""
+        options: dict[str, bool] = {}
+        if settings.fused:
+            options["fused"] = True
+        if settings.graph and not settings.fused:
+            options["capturable"] = True
+        try:
+            optimizer = make(self._trainable, **options)
+        except (TypeError, RuntimeError, ValueError) as error:
+            if not options:
+                raise
+            raise UnsupportedError(f"The optimiser refuses {', '.join(options)}: {error}") from error
+        if settings.dtype is not Dtype.FLOAT16:
+
+            def plain(value: torch.Tensor) -> None:
+                optimizer.zero_grad(set_to_none=True)
+                value.backward()
+                optimizer.step()
+
+            return plain
+        if settings.graph and not settings.fused:
+            raise UnsupportedError(
+                "--dtype float16 with --graph needs --fused: the plain optimiser asks the host at each step whether "
+                "a gradient overflowed, which a graph can't.",
+                hint="Add --fused, or use --dtype bfloat16.",
+            )
+        scaler = torch.amp.GradScaler(self._device.type)
+
+        def scaled(value: torch.Tensor) -> None:
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        return scaled
+
+    def _autocast(self, settings: Settings) -> Callable[[], AbstractContextManager[Any]]:
+        dtype = AUTOCAST.get(settings.dtype)
+        if dtype is None:
+            return nullcontext
+        # A graph owns its casts: cached ones would be freed behind its back.
+        cache = not settings.graph
+        return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
+
+    def _captured(
+        self, work: Callable[[Tensors, torch.Tensor], torch.Tensor], *, training: bool
+    ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
+        """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
+        inputs, targets = self._ring[0]
+        held = tuple(tensor.clone() for tensor in inputs), targets.clone()
+        before = [p.detach().clone() for p in self._trainable] if training else []
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            for _ in range(GRAPH_WARMUP_STEPS):
+                work(*held)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = work(*held)
+        # The warm-up trained a little; begin where every other session begins, so that the proof starts there.
+        with torch.no_grad():
+            for parameter, value in zip(self._trainable, before, strict=training):
+                parameter.copy_(value)
+
+        def replay(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+            for mine, given in zip(held[0], inputs, strict=True):
+                mine.copy_(given, non_blocking=True)
+            held[1].copy_(targets, non_blocking=True)
+            graph.replay()
+            return output
+
+        return replay
+
+
+class TorchBackend:
+    name = "torch"
+
+    def probe(self) -> Probe:
+        versions = {"torch": torch.__version__}
+        if torch.version.cuda:
+            versions["cuda"] = torch.version.cuda
+            if torch.backends.cudnn.is_available():
+                versions["cudnn"] = str(torch.backends.cudnn.version())
+        return Probe(framework=self.name, versions=versions, devices=reports())
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[TorchSession]:
+        device, kind = resolve(plan.device)
+        FRAMEWORKS[self.name].check(plan.settings, kind.type)
+        if plan.settings.threads is not None:
+            torch.set_num_threads(plan.settings.threads)
+        # cuDNN uses TensorFloat-32 unless told not to: float32 here means float32.
+        tf32 = plan.settings.dtype is Dtype.TF32
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.manual_seed(plan.seed)
+        yield TorchSession(plan, workload, device, kind)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        text = str(error)
+        return "out of memory" in text or "can't allocate memory" in text
+
+
+def _to_device(arrays: tuple[Any, ...], device: torch.device, layout: torch.memory_format) -> Tensors:
+    tensors = []
+    for array in arrays:
+        tensor = torch.from_numpy(array)
+        if tensor.dtype == torch.int32 and tensor.ndim == 1:
+            tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
+        options = {"memory_format": layout} if tensor.ndim == 4 else {}
+        tensors.append(tensor.to(device=device, **options))
+    return tuple(tensors)
+
+
+def _logits(output: Any) -> torch.Tensor:
+    """Models of transformers answer with an object that holds the logits."""
+    return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def _require_images(model: torch.nn.Module) -> None:
+    if not any(p.ndim == 4 for p in model.parameters()):
+        raise UnsupportedError(
+            "--channels-last: this model has no 4-dimensional weight, so there is no image layout to change."
+        )
+
+
+BACKEND = TorchBackend()

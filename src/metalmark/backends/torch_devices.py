@@ -1,0 +1,175 @@
+"""PyTorch's devices, one class each, same method order: what differs between them is here and nowhere else."""
+
+from __future__ import annotations
+
+import platform
+from typing import Protocol
+
+import torch
+
+from metalmark.backends.base import DeviceReport
+from metalmark.errors import UnsupportedError
+from metalmark.plan import Device, DeviceKind
+from metalmark.record import Absent, DeviceMemory
+
+NO_PEAK = Absent(reason="PyTorch has no peak counter for this device; see the process footprint in telemetry")
+
+
+class TorchDevice(Protocol):
+    type: str
+
+    def report(self) -> DeviceReport: ...
+    def name(self, index: int) -> str: ...
+    def synchronize(self, device: torch.device) -> None: ...
+    def reset_peak(self, device: torch.device) -> None: ...
+    def memory(self, device: torch.device) -> DeviceMemory: ...
+
+
+class Cpu:
+    type = "cpu"
+
+    def report(self) -> DeviceReport:
+        return DeviceReport(word="cpu", name=self.name(0), present=True)
+
+    def name(self, index: int) -> str:  # noqa: ARG002
+        return f"CPU, {torch.get_num_threads()} threads"
+
+    def synchronize(self, device: torch.device) -> None:
+        """PyTorch's CPU operations are finished when they return: there is no queue to wait for."""
+
+    def reset_peak(self, device: torch.device) -> None:
+        """The CPU allocator keeps no peak."""
+
+    def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
+        host = Absent(reason="on the CPU the process's memory is the device's; see telemetry")
+        return DeviceMemory(live_bytes=host, driver_bytes=host, peak_bytes=host)
+
+
+class Cuda:
+    type = "cuda"
+
+    def report(self) -> DeviceReport:
+        if torch.cuda.is_available():
+            return DeviceReport(word="cuda", name=self.name(0), present=True)
+        if torch.version.cuda is None and torch.version.hip is None:
+            reason = "this PyTorch is built without CUDA."
+            fix = "With an NVIDIA GPU on Linux or Windows, install PyTorch's CUDA build; see pytorch.org."
+        else:
+            reason = "PyTorch has CUDA, but finds no usable NVIDIA GPU or driver."
+            fix = "Check `nvidia-smi`: it must list a GPU, and its driver must be new enough for CUDA " + str(
+                torch.version.cuda
+            )
+        return DeviceReport(word="cuda", present=False, reason=reason, fix=fix)
+
+    def name(self, index: int) -> str:
+        return str(torch.cuda.get_device_name(index))
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.cuda.synchronize(device)
+
+    def reset_peak(self, device: torch.device) -> None:
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def memory(self, device: torch.device) -> DeviceMemory:
+        return DeviceMemory(
+            live_bytes=torch.cuda.memory_allocated(device),
+            driver_bytes=torch.cuda.memory_reserved(device),
+            peak_bytes=torch.cuda.max_memory_allocated(device),
+        )
+
+
+class Mps:
+    type = "mps"
+
+    def report(self) -> DeviceReport:
+        if torch.backends.mps.is_available():
+            return DeviceReport(word="mps", name=self.name(0), present=True)
+        if platform.system() != "Darwin":
+            reason, fix = "Metal is Apple's: this is no Mac.", ""
+        elif platform.machine() != "arm64":
+            reason = "this Python is x86_64 (an Intel Mac, or Rosetta)."
+            fix = "On Apple Silicon install an arm64 Python, then PyTorch again."
+        elif not torch.backends.mps.is_built():
+            reason, fix = "this PyTorch is built without Metal.", "Install PyTorch's own macOS arm64 wheel."
+        else:
+            reason = "PyTorch has Metal, but this macOS is too old for it or runs in a machine without a GPU."
+            fix = "PyTorch 2.9 and newer need macOS 14."
+        return DeviceReport(word="mps", present=False, reason=reason, fix=fix)
+
+    def name(self, index: int) -> str:  # noqa: ARG002
+        return "Apple GPU (Metal)"
+
+    def synchronize(self, device: torch.device) -> None:  # noqa: ARG002
+        torch.mps.synchronize()
+
+    def reset_peak(self, device: torch.device) -> None:
+        """Metal's allocator keeps no peak."""
+
+    def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
+        return DeviceMemory(
+            live_bytes=torch.mps.current_allocated_memory(),
+            driver_bytes=torch.mps.driver_allocated_memory(),
+            peak_bytes=NO_PEAK,
+        )
+
+
+class Other:
+    """An accelerator that registers itself with PyTorch, as vendors' plugins do."""
+
+    def __init__(self, device_type: str) -> None:
+        self.type = device_type
+
+    def report(self) -> DeviceReport:
+        return DeviceReport(word="gpu", name=self.type, present=True)
+
+    def name(self, index: int) -> str:
+        return f"{self.type}:{index}"
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.accelerator.synchronize(device)
+
+    def reset_peak(self, device: torch.device) -> None:
+        """Unknown to PyTorch's common interface."""
+
+    def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
+        unknown = Absent(reason=f"PyTorch has no memory counters for {self.type}")
+        return DeviceMemory(live_bytes=unknown, driver_bytes=unknown, peak_bytes=unknown)
+
+
+KNOWN: dict[str, TorchDevice] = {"cpu": Cpu(), "cuda": Cuda(), "mps": Mps()}
+
+
+def accelerator() -> str | None:
+    """The type of the accelerator PyTorch would use here, or None."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return None if found is None else str(found.type)
+
+
+def resolve(word: Device) -> tuple[torch.device, TorchDevice]:
+    """A device word as PyTorch's device; raises with the reason where it is absent."""
+    if word.kind in (DeviceKind.GPU, DeviceKind.ANY):
+        # PyTorch places nothing by itself: what it offers to "any" is its accelerator, else the CPU.
+        found = accelerator() or ("cpu" if word.kind is DeviceKind.ANY else None)
+        if found is None:
+            reasons = " ".join(f"{r.word}: {r.reason}" for r in (KNOWN["cuda"].report(), KNOWN["mps"].report()))
+            raise UnsupportedError(f"PyTorch has no accelerator here. {reasons}", hint="Use --device cpu.")
+        return torch.device(found, word.index or 0), KNOWN.get(found) or Other(found)
+    kind = KNOWN[word.kind.value]
+    report = kind.report()
+    if not report.present:
+        raise UnsupportedError(f"PyTorch has no {word.kind.value} here: {report.reason}", hint=report.fix)
+    index = word.index or 0
+    count = torch.accelerator.device_count() if kind.type != "cpu" else 1
+    if index >= count:
+        raise UnsupportedError(
+            f"There is no {word}: PyTorch sees {count} {kind.type} device{'s' if count != 1 else ''}, numbered from 0."
+        )
+    return torch.device(kind.type) if kind.type == "cpu" else torch.device(kind.type, index), kind
+
+
+def reports() -> tuple[DeviceReport, ...]:
+    known = tuple(kind.report() for kind in KNOWN.values())
+    found = accelerator()
+    return known if found is None or found in KNOWN else (*known, Other(found).report())

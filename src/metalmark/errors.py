@@ -1,0 +1,52 @@
+"""The exception tree.
+
+MetalmarkError                what went wrong, why, and what to type next; shown without a traceback
+├── UsageError                the command line or a parameter is wrong                     exit 2
+├── NotInstalledError         a framework or an extra is missing                            exit 2
+├── StoreError                the store can't be opened, read or written                    exit 2
+├── FormatError               a record, a bundle or a data file is not what it says it is   exit 2
+└── CellError                 raised inside a worker; becomes a Failed cell, never an exit code
+    ├── UnsupportedError      this framework can't do this on this device
+    └── WrongResultError      it ran, but its proof of work failed
+"""
+
+from __future__ import annotations
+
+
+class MetalmarkError(Exception):
+    """An error meant for the user: a sentence of what and why, then one on what to do next."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MetalmarkError):
+    """The command line or a parameter is wrong."""
+
+
+class NotInstalledError(MetalmarkError):
+    """A framework or an optional dependency is missing."""
+
+
+class StoreError(MetalmarkError):
+    """The store can't be opened, read or written."""
+
+
+class FormatError(MetalmarkError):
+    """A record, a bundle or a data file is not what it says it is."""
+
+
+class CellError(MetalmarkError):
+    """One cell can't be measured; the sweep goes on."""
+
+
+class UnsupportedError(CellError):
+    """This framework can't do this on this device."""
+
+
+class WrongResultError(CellError):
+    """The work was done, but its proof failed: the timing of it means nothing."""

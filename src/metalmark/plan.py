@@ -1,0 +1,101 @@
+"""What to run: a Plan is pure data, frozen, and says everything that decides a measurement."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Scalar = int | float | str | bool
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+
+
+class Mode(StrEnum):
+    TRAINING = "training"
+    INFERENCE = "inference"
+
+
+class Dtype(StrEnum):
+    FLOAT32 = "float32"
+    TF32 = "tf32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class DeviceKind(StrEnum):
+    CPU = "cpu"
+    GPU = "gpu"
+    """The accelerator this framework has on this machine, whatever its name."""
+    ANY = "any"
+    """Placement is left to the framework; the record says where it ran."""
+    MPS = "mps"
+    CUDA = "cuda"
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A device word, parsed once: `cpu`, `gpu`, `any`, `mps`, `cuda`, `cuda:1`."""
+
+    kind: DeviceKind
+    index: Annotated[int, Meta(ge=0)] | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.index is None else f"{self.kind.value}:{self.index}"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a workload is run: the knobs a tuner turns. Never part of what is trained."""
+
+    dtype: Dtype = Dtype.FLOAT32
+    compile: bool = False
+    graph: bool = False
+    channels_last: bool = False
+    fused: bool = False
+    threads: PositiveInt | None = None
+
+    def changed(self) -> dict[str, str]:
+        """The settings that differ from the default, for tables: {'dtype': 'bfloat16', 'compile': 'on'}."""
+        words = {name: _word(getattr(self, name)) for name in self.__struct_fields__}
+        return {name: word for name, word in words.items() if word != _word(getattr(DEFAULT_SETTINGS, name))}
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """How much to measure, and when to give up."""
+
+    steps: PositiveInt | None = None
+    """Exactly this many measured steps; otherwise at least `min_blocks` blocks and `seconds`."""
+    seconds: PositiveFloat = 3.0
+    min_blocks: PositiveInt = 10
+    timeout_s: PositiveFloat = 3600.0
+    """The whole cell, from the start of its process."""
+    stall_s: PositiveFloat = 300.0
+    """Silence: no progress line for so long is a hang."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """One cell of a sweep."""
+
+    workload: str
+    params: dict[str, Scalar]
+    mode: Mode
+    framework: str
+    device: Device
+    settings: Settings = Settings()
+    budget: Budget = Budget()
+    seed: int = 0
+    workload_digest: str = ""
+    """SHA-256 of the user's own file; empty for a built-in, whose version is Metalmark's."""
+
+
+DEFAULT_SETTINGS = Settings()
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None else str(value)
+
+
+word = _word

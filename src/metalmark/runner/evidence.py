@@ -1,0 +1,101 @@
+"""Proof of work: losses finite and falling on a fixed batch, parameters moved; in inference, outputs that
+follow the input and repeat."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from metalmark.backends.base import RING, Session
+from metalmark.errors import WrongResultError
+from metalmark.plan import Mode
+from metalmark.record import Proof
+from metalmark.runner.loop import Clock
+
+PATIENCE_STEPS = 200
+PATIENCE_S = 20.0
+REPEAT_TOLERANCE = 0.02
+
+
+class Evidence:
+    """Gathered around a measurement: `before` the clock's first step, `conclude` after its last block."""
+
+    def __init__(self, session: Session, clock: Clock, mode: Mode) -> None:
+        self._session = session
+        self._clock = clock
+        self._mode = mode
+        self._fingerprint = session.fingerprint()
+        self.first = math.nan
+
+    def after_first_step(self) -> None:
+        """The first step ran on batch 0, the fixed batch."""
+        self.first = self._finite(self._session.proof())
+
+    def conclude(self) -> Proof:
+        return self._trained() if self._mode is Mode.TRAINING else self._inferred()
+
+    def _trained(self) -> Proof:
+        begin, began_s, last, extra = self._clock.steps_done, time.perf_counter(), math.inf, 0
+        while not last < self.first:
+            last = self._fixed_batch()
+            extra = self._clock.steps_done - begin
+            if extra > PATIENCE_STEPS or (extra > 2 * RING and time.perf_counter() - began_s > PATIENCE_S):
+                break
+        moved, total = self._moved()
+        if moved == 0:
+            raise WrongResultError(f"None of {total} trainable arrays changed in {self._clock.steps_done} steps.")
+        if not last < self.first:
+            raise WrongResultError(
+                f"The loss did not fall on a fixed batch: {self.first:.6g} at the first step, {last:.6g} after "
+                f"{self._clock.steps_done}.",
+                hint="The training step computes something wrong here, or its learning rate is too high.",
+            )
+        return Proof(
+            first=self.first,
+            last=last,
+            extra_steps=extra,
+            moved=f"{moved} of {total}",
+            statement=f"loss {self.first:.4g} → {last:.4g}",
+        )
+
+    def _inferred(self) -> Proof:
+        begin = self._clock.steps_done
+        last = self._fixed_batch()
+        extra = self._clock.steps_done - begin
+        self._session.step()
+        other = self._finite(self._session.proof())
+        if abs(last - self.first) > REPEAT_TOLERANCE * max(abs(self.first), 1e-12):
+            raise WrongResultError(
+                f"The same batch gave another output: mean square {self.first:.6g} first, {last:.6g} last."
+            )
+        if other == last:
+            raise WrongResultError(f"Two different batches gave the same output (mean square {last:.6g}).")
+        moved, total = self._moved()
+        if moved:
+            raise WrongResultError(f"{moved} of {total} trainable arrays changed during inference.")
+        return Proof(
+            first=self.first,
+            last=last,
+            extra_steps=extra,
+            moved=f"0 of {total}",
+            statement=f"output repeats ({last:.4g})",
+        )
+
+    def _fixed_batch(self) -> float:
+        """Step, untimed, until batch 0 has just been used again; its proof."""
+        while True:
+            self._session.step()
+            self._clock.steps_done += 1
+            if (self._clock.steps_done - 1) % RING == 0:
+                return self._finite(self._session.proof())
+
+    def _moved(self) -> tuple[int, int]:
+        now = self._session.fingerprint()
+        if not all(map(math.isfinite, now)):
+            raise WrongResultError("A trainable array is no longer finite.")
+        return sum(a != b for a, b in zip(self._fingerprint, now, strict=True)), len(now)
+
+    def _finite(self, value: float) -> float:
+        if not math.isfinite(value):
+            raise WrongResultError(f"The result is {value} at step {self._clock.steps_done}.")
+        return value

@@ -1,0 +1,50 @@
+"""What passes between the parent and a worker: a Job in a file, progress lines on a pipe, an Outcome in a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from metalmark.plan import Plan
+from metalmark.record import Completed, Failed
+
+PROGRESS_FD = "METALMARK_PROGRESS_FD"
+LIFELINE_FD = "METALMARK_LIFELINE_FD"
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    plan: Plan
+    repeat: int
+    source: str
+    """Where a user's own workload lies on this machine; never stored. Empty for a built-in."""
+    spawned_at_s: float
+    """time.monotonic() of the parent, which is the worker's too: both clocks count from the same moment."""
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    phase: str
+    at_s: float
+    done: float | None = None
+    step_s: float | None = None
+
+
+class WorkerReport(Struct, frozen=True, kw_only=True):
+    outcome: Completed | Failed
+    versions: dict[str, str] = {}
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of it or nothing, even if the power goes: written beside, forced to the disk, renamed."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def write_struct(path: Path, value: Struct) -> None:
+    write_whole(path, msgspec.json.encode(value))

@@ -1,0 +1,158 @@
+"""The clock: blocks of steps between two synchronisations, the first step apart, every block kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from metalmark.backends.base import Session
+from metalmark.errors import WrongResultError
+from metalmark.plan import Budget
+from metalmark.record import Block, Measurement
+from metalmark.stats import median, spread
+
+BLOCK_S = 0.1
+"""A block is at least this long: a million times the clock's resolution."""
+SYNC_SHARE = 0.01
+"""... and so long that synchronising costs at most this share of it."""
+STEADY_SPREAD = 0.05
+STEADY_BLOCKS = 3
+MAX_STEPS_PER_BLOCK = 1_000_000
+
+Tell = Callable[[str, float | None, float | None], None]
+"""tell(phase, share done, seconds a step): called between blocks, while the clock stands."""
+
+
+class Clock:
+    """Measures one session. Reads the time only while the device is idle."""
+
+    def __init__(self, session: Session, budget: Budget, *, origin_s: float, tell: Tell) -> None:
+        self._session = session
+        self._budget = budget
+        self._origin_s = origin_s
+        self._tell = tell
+        self._busy_blocks = 0
+        self.steps_done = 0
+
+    def measure(self, first_step_s: float) -> Measurement:
+        """Everything after the first step, whose time the caller has from `first_step`."""
+        sync_s = self._sync_cost_s()
+        self._tell("warm-up", None, first_step_s)
+        warmup, steady = self._warm_up(sync_s)
+        step_s = median([block.elapsed_s / block.steps for block in warmup[-STEADY_BLOCKS:]])
+        self._tell("measure", 0.0, step_s)
+        fixed = self._budget.steps
+        blocks = self._fixed_steps(fixed, step_s, sync_s) if fixed else self._until_enough(step_s, sync_s)
+        self._refuse_pending_work(blocks)
+        return Measurement(
+            first_step_s=first_step_s, warmup=tuple(warmup), steady=steady, blocks=tuple(blocks), sync_s=sync_s
+        )
+
+    def first_step(self) -> float:
+        """Trace, compile and allocate: reported on its own, never mixed into the steady state."""
+        self._session.synchronize()
+        begin = time.perf_counter()
+        self._session.step()
+        self._session.synchronize()
+        elapsed = time.perf_counter() - begin
+        self.steps_done += 1
+        return elapsed
+
+    def block(self, steps: int) -> Block:
+        session = self._session
+        at_s = time.monotonic() - self._origin_s
+        begin = time.perf_counter()
+        for _ in range(steps):
+            session.step()
+        session.synchronize()
+        end = time.perf_counter()
+        # Reading the proof drains the queue, so do it after the clock stops; it should find nothing to wait for.
+        proof = session.proof()
+        drain_s = time.perf_counter() - end
+        self.steps_done += steps
+        if not math.isfinite(proof):
+            raise WrongResultError(
+                f"The result is {proof} at step {self.steps_done}.",
+                hint="Timings of a diverged model mean nothing: try float32, or a lower learning rate.",
+            )
+        block = Block(steps=steps, elapsed_s=end - begin, at_s=max(at_s, 0.0), proof=proof, drain_s=drain_s)
+        self._watch_for_pending_work(block)
+        return block
+
+    def _warm_up(self, sync_s: float) -> tuple[list[Block], bool]:
+        began = time.perf_counter()
+        blocks = [self.block(1)]
+        while True:
+            last = blocks[-1]
+            steps = self._block_steps(last.elapsed_s / last.steps, sync_s)
+            if steps <= last.steps * 2:
+                break
+            blocks.append(self.block(last.steps * 2))
+        calibration = len(blocks)
+        while True:
+            blocks.append(self.block(steps))
+            self._tell("warm-up", None, blocks[-1].elapsed_s / blocks[-1].steps)
+            recent = [block.elapsed_s / block.steps for block in blocks[calibration:]]
+            # A block of over a second averages much noise away by itself, and three of them are a long wait.
+            need = STEADY_BLOCKS if blocks[-1].elapsed_s < 1 else STEADY_BLOCKS - 1
+            if len(recent) >= need and spread(recent[-need:]) <= STEADY_SPREAD:
+                return blocks, True
+            if len(recent) >= need + 2 and time.perf_counter() - began > self._budget.seconds:
+                return blocks, False
+
+    def _fixed_steps(self, total: int, step_s: float, sync_s: float) -> list[Block]:
+        largest = max(1, total // self._budget.min_blocks)
+        size = min(self._block_steps(step_s, sync_s), largest)
+        blocks: list[Block] = []
+        done = 0
+        while done < total:
+            blocks.append(self.block(min(size, total - done)))
+            done += blocks[-1].steps
+            self._tell("measure", done / total, blocks[-1].elapsed_s / blocks[-1].steps)
+        return blocks
+
+    def _until_enough(self, step_s: float, sync_s: float) -> list[Block]:
+        size = self._block_steps(step_s, sync_s)
+        blocks: list[Block] = []
+        measured_s = 0.0
+        while len(blocks) < self._budget.min_blocks or measured_s < self._budget.seconds:
+            blocks.append(self.block(size))
+            measured_s += blocks[-1].elapsed_s
+            done = min(len(blocks) / self._budget.min_blocks, measured_s / self._budget.seconds)
+            self._tell("measure", min(done, 1.0), blocks[-1].elapsed_s / size)
+        return blocks
+
+    def _block_steps(self, step_s: float, sync_s: float) -> int:
+        target_s = max(BLOCK_S, sync_s / SYNC_SHARE)
+        return max(1, min(MAX_STEPS_PER_BLOCK, math.ceil(target_s / max(step_s, 1e-9))))
+
+    def _sync_cost_s(self) -> float:
+        costs = []
+        self._session.proof()  # the first reading may compile its own small kernel; keep that out of the blocks
+        for _ in range(5):
+            begin = time.perf_counter()
+            self._session.synchronize()
+            costs.append(time.perf_counter() - begin)
+        return median(costs)
+
+    def _watch_for_pending_work(self, block: Block) -> None:
+        """Three blocks in a row whose proof had to be waited for: stop now, not after an hour of draining."""
+        assert block.drain_s is not None
+        busy = block.drain_s > 2e-3 and block.drain_s > block.elapsed_s / 2
+        self._busy_blocks = self._busy_blocks + 1 if busy else 0
+        if self._busy_blocks >= 3:
+            self._raise_pending(block.drain_s, block.elapsed_s)
+
+    def _refuse_pending_work(self, blocks: list[Block]) -> None:
+        drain_s = median([block.drain_s or 0.0 for block in blocks])
+        elapsed_s = median([block.elapsed_s for block in blocks])
+        if drain_s > 1e-3 and drain_s > 0.1 * elapsed_s:
+            self._raise_pending(drain_s, elapsed_s)
+
+    def _raise_pending(self, drain_s: float, elapsed_s: float) -> None:
+        raise WrongResultError(
+            f"The device was still working after synchronize() returned: a block took {elapsed_s * 1e3:.3g} ms "
+            f"by the clock, and its result another {drain_s * 1e3:.3g} ms.",
+            hint="Synchronisation is broken in this framework version on this device; report it with the record.",
+        )

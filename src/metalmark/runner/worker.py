@@ -1,0 +1,137 @@
+"""The child process: one cell, one framework, one outcome file. `python -m metalmark.runner.worker JOB OUTCOME`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from metalmark.backends.base import Backend
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.errors import UnsupportedError, WrongResultError
+from metalmark.plan import Mode
+from metalmark.record import Completed, Failed, FailureKind, Phases
+from metalmark.runner.evidence import Evidence
+from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
+from metalmark.runner.loop import Clock
+from metalmark.scrub import scrub
+from metalmark.workloads.catalog import load
+
+PROGRESS_EVERY_S = 0.2
+
+
+class Voice:
+    """Progress lines on the parent's pipe, at most five a second, and the moment each phase began."""
+
+    def __init__(self, origin_s: float) -> None:
+        self._origin_s = origin_s
+        self._fd = int(os.environ.get(PROGRESS_FD, "-1"))
+        self._spoke_s = 0.0
+        self.phase = "start"
+        self.began: dict[str, float] = {}
+
+    def __call__(self, phase: str, done: float | None = None, step_s: float | None = None) -> None:
+        now = time.monotonic() - self._origin_s
+        new = phase != self.phase
+        if new:
+            self.phase = phase
+            self.began[phase] = max(now, 0.0)
+        if self._fd >= 0 and (new or now - self._spoke_s >= PROGRESS_EVERY_S):
+            self._spoke_s = now
+            line = msgspec.json.encode(Progress(phase=phase, at_s=now, done=done, step_s=step_s)) + b"\n"
+            try:
+                os.write(self._fd, line)
+            except OSError:  # the parent is gone: nobody will read the outcome either
+                os._exit(3)
+
+
+def main(job_path: str, outcome_path: str) -> None:
+    _die_with_parent()
+    job = msgspec.json.decode(Path(job_path).read_bytes(), type=Job)
+    voice = Voice(job.spawned_at_s)
+    voice("import")
+    backend: Backend | None = None
+    versions: dict[str, str] = {}
+    try:
+        backend = FRAMEWORKS[job.plan.framework].backend()
+        versions = backend.probe().versions
+        outcome: Completed | Failed = run(job, backend, voice)
+    except BaseException as error:  # noqa: BLE001  whatever a framework throws is this cell's outcome
+        outcome = describe(error, backend, voice.phase)
+    write_struct(Path(outcome_path), WorkerReport(outcome=outcome, versions=versions))
+
+
+def run(job: Job, backend: Backend, voice: Voice) -> Completed:
+    plan = job.plan
+    voice("build")
+    workload = load(plan.workload, source=job.source)
+    with backend.open(plan, workload) as session:
+        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=voice)
+        evidence = Evidence(session, clock, plan.mode)
+        voice("first step")
+        first_step_s = clock.first_step()
+        evidence.after_first_step()
+        measurement = clock.measure(first_step_s)
+        voice("proof")
+        memory = session.memory()
+        proof = evidence.conclude()
+        flops = workload.flops(plan.params) if workload.flops else None
+        if flops is not None and plan.mode is Mode.TRAINING:
+            flops *= workload.training_factor
+        return Completed(
+            placed_on=session.placement.device,
+            device_name=session.placement.name,
+            measurement=measurement,
+            proof=proof,
+            phases=Phases(
+                import_s=voice.began["import"],
+                build_s=voice.began["build"],
+                first_step_s=voice.began["first step"],
+                warmup_s=voice.began["warm-up"],
+                measure_s=voice.began["measure"],
+                end_s=voice.began["proof"],
+            ),
+            memory=memory,
+            samples_per_step=int(plan.params["batch_size"]),
+            parameters=session.parameters,
+            trainable_parameters=session.trainable_parameters,
+            flops_per_sample=flops,
+            notes=session.notes,
+        )
+
+
+def describe(error: BaseException, backend: Backend | None, phase: str) -> Failed:
+    """An exception as data: it can't cross a process as itself."""
+    if isinstance(error, UnsupportedError):
+        return Failed(kind=FailureKind.UNSUPPORTED, message=scrub(error.message), hint=error.hint, phase=phase)
+    if isinstance(error, WrongResultError):
+        return Failed(kind=FailureKind.WRONG_RESULT, message=error.message, hint=error.hint, phase=phase)
+    first_line = (str(error).strip() or "no message").splitlines()[0]
+    message = scrub(f"{type(error).__name__}: {first_line}")[:500]
+    detail = scrub("".join(traceback.format_exception(error)))[-4000:]
+    if isinstance(error, MemoryError) or (backend is not None and backend.is_out_of_memory(error)):
+        hint = "Use a smaller --batch-size."
+        return Failed(kind=FailureKind.OUT_OF_MEMORY, message=message, hint=hint, phase=phase, detail=detail)
+    return Failed(kind=FailureKind.CRASHED, message=message, phase=phase, detail=detail)
+
+
+def _die_with_parent() -> None:
+    """A thread that sleeps on a pipe only the parent holds: its end, by exit or by kill -9, is ours."""
+    fd = int(os.environ.get(LIFELINE_FD, "-1"))
+    if fd < 0:
+        return
+
+    def wait() -> None:
+        os.read(fd, 1)
+        os._exit(3)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,118 @@
+"""WHAT is trained: a Workload names its parameters and, per framework family, a function that builds a Recipe.
+
+No framework is imported here. Built-ins name their builders as "module:function", so that listing them
+costs nothing; a user's own file may pass the functions themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from metalmark.errors import UnsupportedError
+from metalmark.plan import Mode, Scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Params = Mapping[str, Any]
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "torch": ("torch",),
+    "keras": ("tensorflow", "jax"),
+    "mlx": ("mlx",),
+    "fake": ("fake",),
+}
+"""Which frameworks one builder serves."""
+
+
+class Param(Struct, frozen=True):
+    """A parameter of a workload, offered as a flag: `batch_size` is `--batch-size`."""
+
+    name: str
+    default: Scalar
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+
+class WorkloadInfo(Struct, frozen=True, kw_only=True):
+    """What the command line has to know of a workload; crosses a process when the file is a user's own."""
+
+    name: str
+    title: str
+    params: tuple[Param, ...]
+    modes: tuple[Mode, ...]
+    frameworks: tuple[str, ...]
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Arrays of one step, images as NHWC."""
+
+    inputs: tuple[np.ndarray, ...]
+    targets: np.ndarray
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a builder returns, in its framework's own objects.
+
+    torch: `loss(outputs, targets)`, and `optimizer(parameters)` makes the optimiser; it must pass keyword
+           arguments on (`functools.partial(torch.optim.Adam, lr=1e-3)` does), so that `--fused` can reach it.
+    keras: `loss(targets, outputs)` as Keras losses are, and `optimizer()` makes the optimiser.
+    mlx:   `loss(outputs, targets)` returning a scalar, and `optimizer()` makes the optimiser.
+    """
+
+    model: Any
+    loss: Callable[..., Any]
+    optimizer: Callable[..., Any]
+    prepare: Callable[[Batch], Batch] = _unchanged
+    """Turns the workload's arrays into this framework's layout (NCHW, other integer types)."""
+
+
+Builder = Callable[[Params], Recipe]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A thing to train. `batch(params, rng)` makes one batch; `flops(params)` is one sample's forward pass."""
+
+    name: str
+    title: str
+    params: tuple[Param, ...]
+    build: Mapping[str, Builder | str]
+    batch: Callable[[Params, np.random.Generator], Batch]
+    flops: Callable[[Params], float] | None = None
+    training_factor: float = 3.0
+    """A training step's work as a multiple of the forward pass: one more for each of the two gradients."""
+    modes: tuple[Mode, ...] = (Mode.TRAINING, Mode.INFERENCE)
+    hidden: bool = False
+    info: WorkloadInfo = field(init=False)
+
+    def __post_init__(self) -> None:
+        frameworks = tuple(name for family in self.build for name in FAMILIES[family])
+        info = WorkloadInfo(
+            name=self.name, title=self.title, params=self.params, modes=self.modes, frameworks=frameworks
+        )
+        object.__setattr__(self, "info", info)
+
+    def recipe(self, family: str, params: Params) -> Recipe:
+        builder = self.build.get(family)
+        if builder is None:
+            raise UnsupportedError(
+                f"{self.name} has no {family} implementation.", hint=f"It has: {', '.join(self.build)}."
+            )
+        if isinstance(builder, str):
+            module, _, name = builder.partition(":")
+            builder = getattr(import_module(module), name)
+        return builder(params)

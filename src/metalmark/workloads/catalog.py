@@ -1,0 +1,87 @@
+"""Name → workload, lazily: built-ins, entry points `metalmark.workloads`, and a user's own `file.py:name`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from metalmark.errors import UsageError
+from metalmark.workload import Workload
+
+BUILT_IN: dict[str, str] = {
+    "mnist-mlp": "metalmark.workloads.mnist_mlp:WORKLOAD",
+    "conv256": "metalmark.workloads.conv256:WORKLOAD",
+    "fake": "metalmark.workloads.fake:WORKLOAD",
+}
+GROUP = "metalmark.workloads"
+
+
+def names() -> list[str]:
+    return [*BUILT_IN, *(point.name for point in entry_points(group=GROUP) if point.name not in BUILT_IN)]
+
+
+def is_file(word: str) -> bool:
+    """`my_net.py:my_net` rather than a name of the catalogue."""
+    path, _, name = word.rpartition(":")
+    return path.endswith(".py") and bool(name)
+
+
+def split(word: str) -> tuple[Path, str]:
+    path, _, name = word.rpartition(":")
+    return Path(path), name
+
+
+def load(word: str, *, source: str = "") -> Workload:
+    """The workload of that name; for a user's own, `source` is its file and `word` ends in `:name`."""
+    if is_file(word):
+        path, name = split(word)
+        return load_file(Path(source) if source else path, name)
+    target = BUILT_IN.get(word)
+    if target is None:
+        points = {point.name: point.value for point in entry_points(group=GROUP)}
+        target = points.get(word)
+    if target is None:
+        raise unknown(word)
+    module, _, attribute = target.partition(":")
+    workload = getattr(import_module(module), attribute)
+    if not isinstance(workload, Workload):
+        raise UsageError(f"The entry point {word!r} is a {type(workload).__name__}, not a Workload.")
+    return workload
+
+
+def load_file(path: Path, name: str) -> Workload:
+    """Runs the user's file: in a worker or a describing process only, never in the command's own."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path.name} can't be read as a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    workload = getattr(module, name, None)
+    if isinstance(workload, Workload):
+        return workload
+    found = [key for key, value in vars(module).items() if isinstance(value, Workload)]
+    what = "nothing" if workload is None else f"a {type(workload).__name__}"
+    raise UsageError(
+        f"{path.name} holds {what} called {name!r}, not a Workload.",
+        hint=f"It has: {', '.join(found)}." if found else "Define one: see examples/my_net.py.",
+    )
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def unknown(word: str) -> UsageError:
+    shown = [name for name in names() if name != "fake"]
+    near = difflib.get_close_matches(word, shown, n=1)
+    return UsageError(
+        f"There is no workload {word!r}{f'; did you mean {near[0]}?' if near else '.'}",
+        hint=f"Workloads: {', '.join(shown)}, or your own file.py:name.",
+    )
