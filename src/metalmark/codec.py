@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,12 +12,13 @@ from metalmark.errors import FormatError
 from metalmark.record import SCHEMA, Record
 
 FORMAT = "metalmark-records"
+MOST_BYTES = 512 << 20
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 UPGRADES: dict[int, Upgrade] = {}
 """From schema N to N + 1. None yet: 1 is the first."""
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
 
 
@@ -70,6 +72,17 @@ def decode_export(data: bytes, *, source: str) -> list[Record]:
         )
     _refuse_newer(export.schema, source)
     return [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(export.records)]
+
+
+def read_export(name: str) -> list[Record]:
+    path = Path(name)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FormatError(f"{name} is larger than {MOST_BYTES >> 20} MiB.", hint="Export fewer runs at a time.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"{name} can't be read: {error.strerror}.", hint="Name a file of `runs export`.") from error
+    return decode_export(data, source=name)
 
 
 def json_schema() -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     os: str
     gpus: tuple[Gpu, ...] = ()
+    clusters: tuple[str, ...] = ()
+    """Kinds of cores, fastest first, as the chip names them: ("8 Performance", "2 Efficiency")."""
 
 
 class Software(Struct, frozen=True, kw_only=True):

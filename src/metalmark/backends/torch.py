@@ -85,7 +85,7 @@ class TorchSession:
 
         def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             with autocast():
-                return loss(_logits(model(*inputs)), targets)  # type: ignore[no-any-return]
+                return loss(_logits(model(*inputs)), targets)
 
         forward_loss = torch.compile(compute_loss) if settings.compile else compute_loss
         stepper = self._stepper(optimizer, settings)

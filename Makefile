@@ -1,0 +1,26 @@
+# Each target makes .venv when it is missing and installs again only when its inputs changed.
+PYTHON ?= python3
+SECONDS ?= 2
+BATCH ?= 4
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+
+## Compare every framework on every device of this machine.
+demo:
+	@$(PYTHON) tools/install.py demo
+	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS)
+
+## Everything CI runs.
+test: check
+	@$(BIN)/python -m pytest
+
+## Format, lint and types.
+check:
+	@$(PYTHON) tools/install.py dev
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

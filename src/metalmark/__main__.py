@@ -1,0 +1,3 @@
+from metalmark.cli import main
+
+main()

@@ -1,0 +1,214 @@
+"""JAX through Keras 3: the whole step is one jitted function of its state, so `--compile` is what it always does."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import keras
+from jax import numpy as jnp
+
+from metalmark.backends.base import DeviceReport, Placement, Probe
+from metalmark.backends.batches import make_ring
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.keras_common import (
+    HOST_MEMORY,
+    absent,
+    build,
+    call_arguments,
+    count,
+    count_weights,
+    make_optimizer,
+    pick,
+    total_loss,
+    unknown_memory,
+)
+from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.record import Absent, DeviceMemory
+from metalmark.workload import Recipe, Workload
+
+TITLE = "JAX"
+PLATFORMS = {DeviceKind.CPU: "cpu", DeviceKind.GPU: "gpu", DeviceKind.CUDA: "cuda", DeviceKind.MPS: "METAL"}
+DEVICE_TYPES = {"gpu": "cuda", "METAL": "mps"}
+"""A device's own `platform` as the device type that limits.py speaks of; others keep their name."""
+
+Work = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+"""work(state, fixed, inputs, targets) -> (state, output); the state it is given is gone afterwards."""
+
+
+class JaxSession:
+    def __init__(self, plan: Plan, workload: Workload, device: Any | None) -> None:
+        """A device of None leaves placement to JAX."""
+        self._training = plan.mode is Mode.TRAINING
+        recipe = build(plan, workload, "jax")
+        model = recipe.model
+        self.parameters = count_weights(model)
+        self.trainable_parameters = count(model.trainable_variables)
+        self.notes: tuple[str, ...] = ()
+        work, state, fixed = self._make_work(recipe, plan.settings)
+        # The state is donated: without that, weights that a step only hands on would be copied in each step.
+        self._work = jax.jit(work, donate_argnums=0)
+        self._state, self._fixed = jax.device_put((state, fixed), device)
+        self._ring = [
+            (jax.device_put(batch.inputs, device), jax.device_put(batch.targets, device))
+            for batch in make_ring(plan, workload, recipe)
+        ]
+        self._next = 0
+        self._output: Any = ()
+        (self._device,) = self._trainable()[0].devices()
+        self.placement = Placement(device=str(self._device), name=_name(self._device, plan.settings.threads))
+
+    def step(self) -> None:
+        inputs, targets = self._ring[self._next]
+        self._next = (self._next + 1) % len(self._ring)
+        self._state, self._output = self._work(self._state, self._fixed, inputs, targets)
+
+    def synchronize(self) -> None:
+        # Each step takes the state of the one before, so the last one's is the end of the queue.
+        jax.block_until_ready((self._state, self._output))
+
+    def proof(self) -> float:
+        output = self._output.astype(jnp.float32)
+        return float(jnp.mean(output if self._training else jnp.square(output)))
+
+    def fingerprint(self) -> tuple[float, ...]:
+        return tuple(float(jnp.mean(jnp.abs(array))) for array in self._trainable())
+
+    def memory(self) -> DeviceMemory:
+        stats = self._device.memory_stats()
+        if self._device.platform == "cpu":
+            return HOST_MEMORY
+        if not stats:
+            return unknown_memory(f"JAX has no memory counters for {self._device}")
+        return DeviceMemory(
+            live_bytes=stats["bytes_in_use"],
+            driver_bytes=stats.get("pool_bytes", Absent(reason="this JAX does not tell what it has reserved")),
+            peak_bytes=stats["peak_bytes_in_use"],
+        )
+
+    def _trainable(self) -> list[Any]:
+        return (self._state if self._training else self._fixed)[0]  # type: ignore[no-any-return]
+
+    def _make_work(self, recipe: Recipe, settings: Settings) -> tuple[Work, Any, Any]:
+        """One step, what it changes and what it only reads."""
+        model = recipe.model
+        trainable = [v.value for v in model.trainable_variables]
+        others = [v.value for v in model.non_trainable_variables]
+
+        if not self._training:
+
+            def infer(ticket: Any, weights: Any, inputs: Any, _: Any) -> tuple[Any, Any]:
+                outputs, _others = model.stateless_call(*weights, call_arguments(inputs), training=False)
+                return ticket + 1, outputs
+
+            # Calls that share no result may overlap: the ticket makes a queue of them, as a training state does.
+            return infer, jnp.zeros((), jnp.int32), (trainable, others)
+
+        optimizer = make_optimizer(recipe, settings.dtype, model.trainable_variables)
+
+        def compute_loss(trainable: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
+            outputs, others, penalties = model.stateless_call(
+                trainable, others, call_arguments(inputs), training=True, return_losses=True
+            )
+            loss = total_loss(recipe, targets, outputs, penalties)
+            # The scale of float16 is one of the optimiser's variables, and its value now is in `slots`.
+            with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):
+                return optimizer.scale_loss(loss), (loss, others)
+
+        gradients_of = jax.grad(compute_loss, has_aux=True)
+
+        def train(state: Any, _: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+            trainable, others, slots = state
+            gradients, (loss, others) = gradients_of(trainable, others, slots, inputs, targets)
+            trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
+            return (trainable, others, slots), loss
+
+        return train, (trainable, others, [v.value for v in optimizer.variables]), ()
+
+
+class JaxBackend:
+    name = "jax"
+
+    def probe(self) -> Probe:
+        versions = {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib"), "keras": keras.__version__}
+        return Probe(framework=self.name, versions=versions, devices=_reports())
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[JaxSession]:
+        device = _resolve(plan.device)
+        FRAMEWORKS[self.name].check(plan.settings, DEVICE_TYPES.get(device.platform, device.platform))
+        # On NVIDIA JAX computes float32 in TensorFloat-32 unless told not to: float32 here means float32.
+        precision = "tensorfloat32" if plan.settings.dtype is Dtype.TF32 else "highest"
+        jax.config.update("jax_default_matmul_precision", precision)
+        home = None if plan.device.kind is DeviceKind.ANY else device
+        with jax.default_device(home):
+            yield JaxSession(plan, workload, home)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        text = str(error)
+        return "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+
+
+def _devices(platform_name: str) -> list[Any]:
+    try:
+        return list(jax.devices(platform_name))
+    except RuntimeError:  # JAX's way to say that it has none; the reports below say why
+        return []
+
+
+def _resolve(word: Device) -> Any:
+    """A device word as JAX's device; raises with the reason where it is absent."""
+    if word.kind is DeviceKind.ANY:
+        return jax.devices()[0]
+    devices = _devices(PLATFORMS[word.kind])
+    if not devices:
+        raise absent(TITLE, word, _reports())
+    return pick(TITLE, word, devices)
+
+
+def _reports() -> tuple[DeviceReport, ...]:
+    reports = []
+    for kind, why in ((DeviceKind.CPU, _never), (DeviceKind.CUDA, _why_no_cuda), (DeviceKind.MPS, _why_no_metal)):
+        devices = _devices(PLATFORMS[kind])
+        reason, fix = ("", "") if devices else why()
+        name = _name(devices[0], None) if devices else ""
+        reports.append(DeviceReport(word=kind.value, name=name, present=bool(devices), reason=reason, fix=fix))
+    return tuple(reports)
+
+
+def _never() -> tuple[str, str]:
+    return "JAX_PLATFORMS leaves the CPU out.", "Unset JAX_PLATFORMS."
+
+
+def _why_no_cuda() -> tuple[str, str]:
+    if platform.system() == "Darwin":
+        return "no Mac that JAX runs on has CUDA.", ""
+    if not any(find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)):
+        return "this JAX has no CUDA plug-in.", 'With an NVIDIA GPU on Linux: pip install "jax[cuda13]"'
+    return (
+        "JAX has its CUDA plug-in, but finds no usable NVIDIA GPU or driver.",
+        "Check `nvidia-smi`: it must list a GPU. JAX_PLATFORMS, if set, must name cuda.",
+    )
+
+
+def _why_no_metal() -> tuple[str, str]:
+    if platform.system() != "Darwin":
+        return "Metal is Apple's: this is no Mac.", ""
+    return (
+        "on a Mac, JAX is a CPU framework: jax-metal ended with 0.1.1 in 2024 and breaks from jax 0.5.1 on.",
+        "For the GPU of a Mac use --framework mlx or torch.",
+    )
+
+
+def _name(device: Any, threads: int | None) -> str:
+    if device.platform != "cpu":
+        return str(device.device_kind)
+    return f"CPU, {threads} threads" if threads else "CPU"
+
+
+BACKEND = JaxBackend()

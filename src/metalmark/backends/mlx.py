@@ -1,0 +1,254 @@
+"""MLX: lazy, so each step ends with the evaluation of all that it changed; `--compile` is mx.compile of the step."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any
+
+from mlx import core as mx
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map
+
+from metalmark.backends.base import DeviceReport, Placement, Probe
+from metalmark.backends.batches import make_ring
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.errors import UnsupportedError
+from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.record import DeviceMemory
+from metalmark.workload import Recipe, Workload
+
+HALF = {Dtype.BFLOAT16: mx.bfloat16, Dtype.FLOAT16: mx.float16}
+LOSS_SCALE = 1024.0
+"""Small gradients are zero in float16 unless the loss is scaled up. Fixed: MLX has no dynamic scaler."""
+
+
+class MlxSession:
+    def __init__(self, plan: Plan, workload: Workload) -> None:
+        settings = plan.settings
+        self._training = plan.mode is Mode.TRAINING
+        recipe = workload.recipe("mlx", plan.params)
+        self._model = model = recipe.model
+        model.train(self._training)
+        if settings.channels_last:
+            _require_images(model)
+        self.parameters = _count(model.parameters()) - _count(_statistics(model, lambda _: True))
+        self.trainable_parameters = _count(model.trainable_parameters())
+        self.notes: tuple[str, ...] = ()
+        half = HALF.get(settings.dtype)
+        if half is not None:
+            _cast_constants(model, half, training=self._training)
+        self._ring = [
+            (tuple(mx.array(array) for array in batch.inputs), mx.array(batch.targets))
+            for batch in make_ring(plan, workload, recipe)
+        ]
+        self._next = 0
+        self._output: Any = None
+        # Arrays of MLX live in memory that all devices share and know no device; the work goes to the default one.
+        device = mx.default_device()
+        self.placement = Placement(device=_word(device), name=_name(device))
+        self._work, self._state = self._make_work(recipe, settings, half)
+        mx.eval(model.parameters(), self._ring, self._state)
+        mx.reset_peak_memory()
+
+    def step(self) -> None:
+        inputs, targets = self._ring[self._next]
+        self._next = (self._next + 1) % len(self._ring)
+        self._output = self._work(inputs, targets)
+        # Nothing has run until here: without this, steps would pile up as one ever longer graph.
+        mx.eval(self._output, self._state)
+
+    def synchronize(self) -> None:
+        mx.synchronize()
+
+    def proof(self) -> float:
+        output = self._output.astype(mx.float32)
+        return _number((output if self._training else mx.square(output)).mean())
+
+    def fingerprint(self) -> tuple[float, ...]:
+        arrays = tree_flatten(self._model.trainable_parameters())
+        return tuple(_number(mx.abs(array.astype(mx.float32)).mean()) for _, array in arrays)
+
+    def memory(self) -> DeviceMemory:
+        live_bytes = mx.get_active_memory()
+        return DeviceMemory(
+            live_bytes=live_bytes,
+            driver_bytes=live_bytes + mx.get_cache_memory(),
+            peak_bytes=mx.get_peak_memory(),
+        )
+
+    def _make_work(
+        self, recipe: Recipe, settings: Settings, half: Any | None
+    ) -> tuple[Callable[[Any, Any], Any], list[Any]]:
+        """One step, and the state it changes, which the caller evaluates with its result."""
+        model = self._model
+        scale = LOSS_SCALE if settings.dtype is Dtype.FLOAT16 else 1.0
+
+        if not self._training:
+
+            def infer(inputs: Any, _: Any) -> Any:
+                return model(*_cast(inputs, half))
+
+            return (mx.compile(infer, inputs=[model.state]) if settings.compile else infer), []
+
+        optimizer = recipe.optimizer()
+        optimizer.init(model.trainable_parameters())
+        state = [model.state, optimizer.state, mx.random.state]
+
+        def compute_loss(inputs: Any, targets: Any) -> Any:
+            masters = model.trainable_parameters()
+            # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
+            model.update(_cast(masters, half))
+            outputs = model(*_cast(inputs, half)).astype(mx.float32)
+            model.update(masters)
+            return recipe.loss(outputs, targets) * scale
+
+        loss_and_gradients = nn.value_and_grad(model, compute_loss)
+
+        def train(inputs: Any, targets: Any) -> Any:
+            loss, gradients = loss_and_gradients(inputs, targets)
+            if scale != 1.0:
+                loss, gradients = tree_map(lambda array: array / scale, (loss, gradients))
+            optimizer.update(model, gradients)
+            return loss
+
+        return (mx.compile(train, inputs=state, outputs=state) if settings.compile else train), state
+
+
+class MlxBackend:
+    name = "mlx"
+
+    def probe(self) -> Probe:
+        return Probe(framework=self.name, versions={"mlx": metadata.version("mlx")}, devices=_reports())
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[MlxSession]:
+        device, device_type = _resolve(plan.device)
+        FRAMEWORKS[self.name].check(plan.settings, device_type)
+        # On NVIDIA and on the M5, MLX computes float32 in TensorFloat-32 unless told not to: float32 here means
+        # float32. It reads this when the first product is made, so it must stand before any work.
+        os.environ["MLX_ENABLE_TF32"] = "1" if plan.settings.dtype is Dtype.TF32 else "0"
+        before = mx.default_device()
+        mx.set_default_device(device)
+        mx.random.seed(plan.seed)
+        try:
+            yield MlxSession(plan, workload)
+        finally:
+            mx.set_default_device(before)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        text = str(error)
+        marks = ("[malloc", "[metal::malloc]", "Unable to allocate", "Insufficient Memory", "out of memory")
+        return any(mark.lower() in text.lower() for mark in marks)
+
+
+def _resolve(word: Device) -> tuple[Any, str]:
+    """A device word as MLX's device and its type; raises with the reason where it is absent."""
+    gpu_type = _gpu_type()
+    if word.kind is DeviceKind.CPU:
+        return mx.Device(mx.cpu), "cpu"
+    if word.kind is DeviceKind.ANY:
+        default = mx.default_device()
+        return default, gpu_type if gpu_type and default.type == mx.DeviceType.gpu else "cpu"
+    absences = [r for r in _reports() if not r.present and word.kind.value in (r.word, "gpu")]
+    if gpu_type is None or word.kind not in (DeviceKind.GPU, DeviceKind(gpu_type)):
+        reasons = " ".join(f"{r.word}: {r.reason}" for r in absences)
+        raise UnsupportedError(f"MLX has no {word} here. {reasons}", hint=absences[0].fix or "Use --device cpu.")
+    index = word.index or 0
+    gpus = mx.device_count(mx.gpu) if hasattr(mx, "device_count") else 1
+    if index >= gpus:
+        raise UnsupportedError(f"There is no {word}: MLX sees {gpus} such device{'s' if gpus != 1 else ''}, from 0 on.")
+    return mx.Device(mx.gpu, index), gpu_type
+
+
+def _gpu_type() -> str | None:
+    """MLX calls its accelerator gpu; its build decides which one that is."""
+    if mx.metal.is_available():
+        return "mps"
+    # Builds before CUDA came have no module for it.
+    return "cuda" if hasattr(mx, "cuda") and mx.cuda.is_available() else None
+
+
+def _reports() -> tuple[DeviceReport, ...]:
+    gpu_type = _gpu_type()
+    reports = [DeviceReport(word="cpu", name=_name(mx.Device(mx.cpu)), present=True)]
+    for word, why in (("cuda", _why_no_cuda), ("mps", _why_no_metal)):
+        if word == gpu_type:
+            reports.append(DeviceReport(word=word, name=_name(mx.Device(mx.gpu)), present=True))
+        else:
+            reason, fix = why()
+            reports.append(DeviceReport(word=word, present=False, reason=reason, fix=fix))
+    return tuple(reports)
+
+
+def _why_no_cuda() -> tuple[str, str]:
+    if platform.system() == "Darwin":
+        return "no Mac that MLX runs on has CUDA.", ""
+    return (
+        "this MLX is its CPU build, or finds no usable NVIDIA GPU or driver.",
+        'With an NVIDIA GPU on Linux: pip install "mlx[cuda13]" (or cuda12), and check `nvidia-smi`.',
+    )
+
+
+def _why_no_metal() -> tuple[str, str]:
+    if platform.system() != "Darwin":
+        return "Metal is Apple's: this is no Mac.", ""
+    return "MLX finds no Metal GPU: this Mac is a virtual machine, or its macOS is too old.", "MLX needs macOS 14."
+
+
+def _word(device: Any) -> str:
+    return "cpu" if device.type == mx.DeviceType.cpu else f"gpu:{getattr(device, 'index', 0)}"
+
+
+def _name(device: Any) -> str:
+    if device.type == mx.DeviceType.cpu:
+        return "CPU"
+    info = mx.device_info(device) if hasattr(mx, "device_info") else mx.metal.device_info()
+    return str(info.get("device_name", "gpu"))
+
+
+def _cast(tree: Any, dtype: Any | None) -> Any:
+    """Floating arrays of a tree in that dtype; None leaves them."""
+    if dtype is None:
+        return tree
+    return tree_map(lambda array: array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array, tree)
+
+
+def _cast_constants(model: Any, dtype: Any, *, training: bool) -> None:
+    """Cast once what no step changes. One float32 array left among them would make all after it float32 again."""
+    keep = dict(_statistics(model, lambda module: module.training))
+    if training:
+        keep |= dict(tree_flatten(model.trainable_parameters()))
+    constants = [(name, array) for name, array in tree_flatten(model.parameters()) if name not in keep]
+    model.load_weights([(name, _cast(array, dtype)) for name, array in constants], strict=False)
+
+
+def _statistics(model: Any, wanted: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """Running means and variances: MLX lists them among the parameters, PyTorch does not."""
+    return [
+        (f"{name}.{key}" if name else key, module[key])
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm) and module.track_running_stats and wanted(module)
+        for key in ("running_mean", "running_var")
+    ]
+
+
+def _number(array: Any) -> float:
+    return float(array.item())
+
+
+def _count(arrays: Any) -> int:
+    return sum(array.size for _, array in tree_flatten(arrays))
+
+
+def _require_images(model: Any) -> None:
+    if not any(array.ndim == 4 for _, array in tree_flatten(model.parameters())):
+        raise UnsupportedError(
+            "--channels-last: this model has no 4-dimensional weight, so there is no image layout to change."
+        )
+
+
+BACKEND = MlxBackend()

@@ -1,0 +1,226 @@
+"""TensorFlow through Keras 3: the whole step is one tf.function, and `--compile` hands it to XLA."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from metalmark.backends.base import DeviceReport, Placement, Probe
+from metalmark.backends.batches import make_ring
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.keras_common import (
+    HOST_MEMORY,
+    absent,
+    build,
+    call_arguments,
+    count,
+    count_weights,
+    make_optimizer,
+    pick,
+    total_loss,
+    unknown_memory,
+)
+from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.record import Absent, DeviceMemory
+from metalmark.workload import Recipe, Workload
+
+TITLE = "TensorFlow"
+NO_RESERVED = Absent(reason="TensorFlow tells what its tensors use, not what its allocator has reserved")
+METAL_FIX = 'On Python 3.12 or older: pip install "tensorflow==2.19.*" tensorflow-metal==1.2.0'
+CUDA_FIX = 'With an NVIDIA GPU on Linux: pip uninstall tensorflow-cpu; pip install "tensorflow[and-cuda]"'
+
+
+class TensorflowSession:
+    def __init__(self, plan: Plan, workload: Workload) -> None:
+        self._training = plan.mode is Mode.TRAINING
+        recipe = build(plan, workload, "tensorflow")
+        self._model = recipe.model
+        self._trainable = list(self._model.trainable_variables)
+        home = self._trainable[0].value.device
+        with tf.device(home):
+            self._ring = [
+                (tuple(tf.identity(array) for array in batch.inputs), tf.identity(batch.targets))
+                for batch in make_ring(plan, workload, recipe)
+            ]
+            self._output = tf.zeros(())
+        self._next = 0
+        self.placement = Placement(device=_short(home), name=_name(_short(home)))
+        self.parameters = count_weights(self._model)
+        self.trainable_parameters = count(self._trainable)
+        self.notes: tuple[str, ...] = ()
+        self._work = self._make_work(recipe, plan.settings)
+        self._settle = tf.function(self._touch_weights)
+        with suppress(ValueError, tf.errors.OpError):  # not every device keeps a peak; memory() says which
+            tf.config.experimental.reset_memory_stats(self.placement.device)
+
+    def step(self) -> None:
+        inputs, targets = self._ring[self._next]
+        self._next = (self._next + 1) % len(self._ring)
+        self._output = self._work(inputs, targets)
+
+    def synchronize(self) -> None:
+        # tf.test.experimental.sync_devices() runs an op whose kernel waits only in CUDA builds: on Metal, and on any
+        # other plug-in, it is empty and returns at once. A value on the host is proof everywhere that its inputs are
+        # done: so fetch one that needs the last output and, in training, the update of every weight.
+        tf.reshape(self._output, [-1])[:1].numpy()
+        if self._training:
+            self._settle().numpy()
+
+    def proof(self) -> float:
+        output = tf.cast(self._output, tf.float32)
+        return float(tf.reduce_mean(output if self._training else tf.square(output)).numpy())
+
+    def fingerprint(self) -> tuple[float, ...]:
+        return tuple(float(tf.reduce_mean(tf.abs(v.value)).numpy()) for v in self._trainable)
+
+    def memory(self) -> DeviceMemory:
+        if self.placement.device.startswith("CPU"):
+            return HOST_MEMORY
+        try:
+            info = tf.config.experimental.get_memory_info(self.placement.device)
+        except (ValueError, tf.errors.OpError) as error:
+            return unknown_memory(f"TensorFlow has no counters for {self.placement.device}: {error}")
+        return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
+
+    def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[[Any, Any], Any]:
+        model, trainable = self._model, self._trainable
+
+        if not self._training:
+
+            def infer(inputs: Any, _: Any) -> Any:
+                return model(call_arguments(inputs), training=False)
+
+            return tf.function(infer, jit_compile=settings.compile)  # type: ignore[no-any-return]
+
+        optimizer = make_optimizer(recipe, settings.dtype, trainable)
+
+        def train(inputs: Any, targets: Any) -> Any:
+            with tf.GradientTape() as tape:
+                outputs = model(call_arguments(inputs), training=True)
+                loss = total_loss(recipe, targets, outputs, model.losses)
+                scaled = optimizer.scale_loss(loss)
+            optimizer.apply(tape.gradient(scaled, trainable), trainable)
+            return loss
+
+        return tf.function(train, jit_compile=settings.compile)  # type: ignore[no-any-return]
+
+    def _touch_weights(self) -> Any:
+        return tf.add_n([tf.cast(tf.reshape(v.value, [-1])[0], tf.float32) for v in self._trainable])
+
+
+class TensorflowBackend:
+    name = "tensorflow"
+
+    def probe(self) -> Probe:
+        versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        built = tf.sysconfig.get_build_info()
+        versions |= {name: built[f"{name}_version"] for name in ("cuda", "cudnn") if f"{name}_version" in built}
+        if plugin := _metal_plugin():
+            versions["tensorflow-metal"] = plugin
+        return Probe(framework=self.name, versions=versions, devices=_reports())
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
+        device_type, gpus = _resolve(plan.device)
+        FRAMEWORKS[self.name].check(plan.settings, device_type)
+        # Placement is by what TensorFlow can see; both this and the threads are fixed once its runtime is up.
+        tf.config.set_visible_devices(gpus, "GPU")
+        for gpu in gpus:
+            # Otherwise it takes the whole GPU at once, and a reading of its memory would say nothing.
+            tf.config.experimental.set_memory_growth(gpu, True)
+        if plan.settings.threads is not None:
+            # Operations side by side have a pool of their own: one of them at a time keeps the sum at `threads`.
+            tf.config.threading.set_intra_op_parallelism_threads(plan.settings.threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        # TensorFlow uses TensorFloat-32 unless told not to: float32 here means float32.
+        tf.config.experimental.enable_tensor_float_32_execution(plan.settings.dtype is Dtype.TF32)
+        yield TensorflowSession(plan, workload)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, tf.errors.ResourceExhaustedError) or "out of memory" in str(error).lower()
+
+
+def _resolve(word: Device) -> tuple[str, list[Any]]:
+    """A device word as the type of the device and the GPUs that are to be visible; raises where it is absent."""
+    gpus = tf.config.list_physical_devices("GPU")
+    gpu_type = _gpu_type()
+    if word.kind is DeviceKind.CPU:
+        return "cpu", []
+    if word.kind is DeviceKind.ANY:
+        return gpu_type if gpus else "cpu", gpus
+    if not gpus or word.kind not in (DeviceKind.GPU, DeviceKind(gpu_type)):
+        raise absent(TITLE, word, _reports())
+    return gpu_type, [pick(TITLE, word, gpus)]
+
+
+def _gpu_type() -> str:
+    """TensorFlow calls every accelerator GPU; on a Mac it can only come from tensorflow-metal."""
+    return "mps" if platform.system() == "Darwin" else "cuda"
+
+
+def _reports() -> tuple[DeviceReport, ...]:
+    gpus = tf.config.list_physical_devices("GPU")
+    absences = {"cuda": _why_no_cuda, "mps": _why_no_metal}
+    if gpus:
+        del absences[_gpu_type()]
+    present = {"cpu": "CPU:0"} | ({_gpu_type(): "GPU:0"} if gpus else {})
+    found = [DeviceReport(word=word, name=_name(device), present=True) for word, device in present.items()]
+    for word, why in absences.items():
+        reason, fix = why()
+        found.append(DeviceReport(word=word, present=False, reason=reason, fix=fix))
+    return tuple(found)
+
+
+def _why_no_cuda() -> tuple[str, str]:
+    if platform.system() == "Darwin":
+        return "no Mac that TensorFlow runs on has CUDA.", ""
+    if not tf.test.is_built_with_cuda():
+        return "this TensorFlow is built for the CPU only.", CUDA_FIX
+    return (
+        "TensorFlow has CUDA, but finds no usable NVIDIA GPU, driver or CUDA library.",
+        'Check `nvidia-smi`: it must list a GPU. Then: pip install "tensorflow[and-cuda]"',
+    )
+
+
+def _why_no_metal() -> tuple[str, str]:
+    if platform.system() != "Darwin":
+        return "Metal is Apple's: this is no Mac.", ""
+    if platform.machine() != "arm64":
+        return "this Python is x86_64 (an Intel Mac, or Rosetta).", f"Install an arm64 Python. {METAL_FIX}"
+    plugin = _metal_plugin()
+    if plugin is None:
+        return "TensorFlow reaches Metal through tensorflow-metal, which is not installed.", METAL_FIX
+    return f"tensorflow-metal {plugin} gives TensorFlow {tf.__version__} no GPU.", METAL_FIX
+
+
+def _metal_plugin() -> str | None:
+    try:
+        return metadata.version("tensorflow-metal")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _short(device: str) -> str:
+    """'/job:localhost/replica:0/task:0/device:GPU:0' as 'GPU:0'."""
+    spec = tf.DeviceSpec.from_string(device)
+    return f"{spec.device_type}:{spec.device_index}"
+
+
+def _name(device: str) -> str:
+    if device.startswith("CPU"):
+        threads = tf.config.threading.get_intra_op_parallelism_threads()
+        return f"CPU, {threads} threads" if threads else "CPU"
+    if _gpu_type() == "mps":
+        return "Apple GPU (Metal)"
+    gpus = tf.config.get_visible_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[int(device.partition(":")[2])])
+    return str(details.get("device_name", device))
+
+
+BACKEND = TensorflowBackend()

@@ -1,0 +1,93 @@
+"""The command line: one file a verb, imported only when that verb is used."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+import metalmark
+
+VERBS: dict[str, tuple[str, str]] = {
+    "bench": ("bench", "Measure how fast each framework and device runs a workload."),
+    "runs": ("runs", "List, show, export, import and delete what was measured."),
+    "list": ("listing", "List workloads, frameworks or devices."),
+    "schema": ("schema", "Print the JSON schema of a record."),
+    "completion": ("completion", "Print a completion script for your shell."),
+}
+
+EPILOG = """\b
+Examples:
+  metalmark bench mnist-mlp
+  metalmark bench mnist-mlp,conv256 --framework all --device all --repeat 3
+  metalmark list devices
+  metalmark runs show last
+"""
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name and one line of help; imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        module, _ = VERBS[cmd_name]
+        return import_module(f"metalmark.cli.{module}").command  # type: ignore[no-any-return]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            raise click.UsageError(
+                f"There is no command {args[0]!r}{f'; did you mean {near[0]}?' if near else '.'} "
+                f"Commands: {', '.join(VERBS)}.",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(metalmark.__version__, prog_name="metalmark")
+def group() -> None:
+    """Metalmark: how fast, how correctly and how cheaply this machine trains a network."""
+
+
+def main() -> None:
+    """Errors meant for the user become a message and an exit code; nothing else is hidden."""
+    from metalmark.errors import MetalmarkError
+
+    try:
+        code = group.main(prog_name="metalmark", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except MetalmarkError as error:
+        click.echo(f"metalmark: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"  {error.hint}".replace("\n", "\n  "), err=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("metalmark: stopped.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,144 @@
+"""What `bench` does once its words are parsed: describe, expand, store, run, print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from metalmark.backends.catalog import find, installed, visible
+from metalmark.cli.bench import option_flags, parse_telemetry, settings_product
+from metalmark.cli.progress import make_display
+from metalmark.errors import NotInstalledError
+from metalmark.plan import Budget, Mode
+from metalmark.record import Failed, FailureKind, Record
+from metalmark.report.cells import Cell, cells_of
+from metalmark.report.exports import comma_separated, json_text, markdown
+from metalmark.report.table import sweep_table
+from metalmark.report.terminal import print_table
+from metalmark.runner.describe import describe
+from metalmark.runner.devices import choose_devices
+from metalmark.runner.expand import Wish, expand
+from metalmark.runner.sweeping import run_sweep, was_interrupted
+from metalmark.runner.values import choose, split_list
+from metalmark.store.place import store_path
+from metalmark.store.sqlite import Store
+from metalmark.sweep import Sweep, new_id, now_utc
+
+BROKEN = {FailureKind.CRASHED, FailureKind.TIMED_OUT, FailureKind.WRONG_RESULT}
+
+
+class Bench:
+    def __init__(self, *, store: str | None, quiet: bool) -> None:
+        self._path = store_path(store)
+        self._quiet = quiet
+
+    def new(self, names: list[str], params: dict[str, str], options: dict[str, Any]) -> tuple[Sweep, list[str]]:
+        """The sweep these words ask for, and what was left out of it."""
+        modes = [Mode(m) for m in choose(options["mode"], [m.value for m in Mode], what="--mode", plural="Modes")]
+        settings = settings_product(options)
+        hz = parse_telemetry(options["telemetry"])
+        described = [describe(name) for name in dict.fromkeys(names)]
+        frameworks, every, notes = self._frameworks(options["framework"])
+        if every:
+            usable = {framework for info, _ in described for framework in info.frameworks}
+            frameworks = [name for name in frameworks if name in usable]
+        words = split_list(options["device"], what="--device")
+        if "all" in words:
+            self._say(f"Looking for devices: {', '.join(frameworks)} ...")
+        choice = choose_devices(frameworks, words)
+        wish = Wish(
+            workloads=[info for info, _ in described],
+            params=params,
+            modes=modes,
+            devices=choice.devices,
+            settings=settings,
+            budget=Budget(
+                steps=options["steps"],
+                seconds=options["seconds"],
+                timeout_s=options["timeout"],
+                stall_s=options["stall"],
+            ),
+            seed=options["seed"],
+            every_framework=every,
+            options=option_flags(),
+        )
+        plans = expand(wish)
+        sweep = Sweep(
+            id=new_id(),
+            created_at=now_utc(),
+            plans=plans,
+            repeats=options["repeat"],
+            hz=hz,
+            sources={info.name: source for info, source in described if source},
+        )
+        with Store(self._path) as store:
+            store.add_sweep(sweep)
+        return sweep, [*notes, *choice.notes, *wish.left_out]
+
+    def stored(self, word: str) -> Sweep:
+        with Store(self._path, readonly=True) as store:
+            return store.sweep(word)
+
+    def run(self, sweep: Sweep, *, notes: list[str], form: str | None) -> int:
+        with Store(self._path) as store:
+            records = store.of_sweep(sweep.id)
+            if records:
+                settled = sum(not was_interrupted(record) for record in records)
+                self._say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
+
+            def keep(record: Record) -> None:
+                store.add(record)
+                records.append(record)
+
+            with make_display(sweep, list(records), quiet=self._quiet) as display:
+                whole = run_sweep(sweep, previous=list(records), keep=keep, listener=display)
+        cells = cells_of(records)
+        self._print(sweep, records, cells, notes, form)
+        self._say(f"Stored in {self._path} as sweep {sweep.id}.")
+        if not whole:
+            self._say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={sweep.id}")
+            return 130
+        return exit_code(cells)
+
+    def _frameworks(self, text: str) -> tuple[list[str], bool, list[str]]:
+        words = split_list(text, what="--framework")
+        if "all" not in words:
+            return [find(name).name for name in words], False, []
+        present = [framework.name for framework in installed()]
+        if not present:
+            raise NotInstalledError(
+                "No framework is installed.",
+                hint='Install one: pip install "metalmark[torch]" (or tensorflow, jax, mlx).',
+            )
+        absent = [f.name for f in visible() if f.name not in present]
+        notes = [f'{name} not run: it is not installed. Install it: pip install "metalmark[{name}]"' for name in absent]
+        return present, True, notes
+
+    def _print(
+        self, sweep: Sweep, records: list[Record], cells: list[Cell], notes: list[str], form: str | None
+    ) -> None:
+        if form == "json":
+            click.echo(json_text(records), nl=False)
+        elif form == "csv":
+            click.echo(comma_separated(cells), nl=False)
+        elif form == "markdown":
+            click.echo(markdown(sweep_table(cells, plans=sweep.plans)), nl=False)
+        else:
+            print_table(sweep_table(cells, plans=sweep.plans))
+            for note in notes:
+                click.echo(f"• {note}")
+            return
+        for note in notes:
+            self._say(f"• {note}")
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(text, err=True)
+
+
+def exit_code(cells: list[Cell]) -> int:
+    """Out of memory and unsupported are answers; what broke, or nothing at all, is not."""
+    failures = [cell.failure for cell in cells]
+    broke = any(isinstance(failure, Failed) and failure.kind in BROKEN for failure in failures)
+    return 1 if broke or all(failures) else 0

@@ -1,0 +1,21 @@
+"""`metalmark completion`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(
+    "completion",
+    epilog='\b\nExamples:\n  eval "$(metalmark completion bash)"\n  metalmark completion fish | source',
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print a script that lets SHELL complete verbs, options, workloads and frameworks."""
+    from click.shell_completion import get_completion_class
+
+    from metalmark.cli import group
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(group, {}, "metalmark", "_METALMARK_COMPLETE").source())

@@ -1,0 +1,15 @@
+"""`metalmark schema`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("schema", epilog="\b\nExample:\n  metalmark schema > record.schema.json")
+def command() -> None:
+    """Print the JSON schema of a record, as `runs export` and `bench --json` write it."""
+    import json
+
+    from metalmark.codec import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,76 @@
+"""What a container may use of the machine: CPU quota and memory limit, cgroup version 1 and 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from metalmark.machine.words import to_count
+
+_ROOT = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """None: not limited."""
+
+    cores: int | None = None
+    memory_bytes: int | None = None
+
+
+def limits(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> Limits:
+    """The tightest limit on the way from this process's own group up to the root: each one binds."""
+    cores: list[int] = []
+    memory: list[int] = []
+    for folder in _folders(root, _text(membership)):
+        quota = _quota(folder)
+        if quota is not None:
+            cores.append(quota)
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            size = to_count(_text(folder / name))
+            if size is not None:
+                memory.append(size)
+    return Limits(cores=min(cores, default=None), memory_bytes=min(memory, default=None))
+
+
+def parse_membership(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Lines of /proc/self/cgroup as (controller, parts of the path); version 2 has no controller's name."""
+    groups: list[tuple[str, tuple[str, ...]]] = []
+    for line in text.splitlines():
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        # Seen from outside its namespace a group's path begins with "..": that leads nowhere here.
+        parts = tuple(part for part in fields[2].split("/") if part not in ("", ".", "..") and "\0" not in part)
+        groups.extend((controller, parts) for controller in fields[1].split(",") if controller in ("", "cpu", "memory"))
+    return groups
+
+
+def _folders(root: Path, membership: str) -> Iterator[Path]:
+    for controller, parts in parse_membership(membership):
+        mount = root / controller if controller else root
+        # A container often sees its own group mounted as the root, under a path that only the host knows.
+        for depth in range(len(parts), -1, -1):
+            yield mount.joinpath(*parts[:depth])
+
+
+def _quota(folder: Path) -> int | None:
+    fields = _text(folder / "cpu.max").split() or [
+        _text(folder / "cpu.cfs_quota_us").strip(),
+        _text(folder / "cpu.cfs_period_us").strip(),
+    ]
+    # "max" or -1 is no quota, and neither is a count.
+    quota_us, period_us = (to_count(field) for field in (*fields, "", "")[:2])
+    # Half a core is still one core that threads can run on.
+    return max(1, math.ceil(quota_us / period_us)) if quota_us and period_us else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        # Not mounted, not this version, or not ours to read: no limit that we could know of.
+        return ""

@@ -1,0 +1,84 @@
+"""The processor and the memory of this computer, as far as any operating system tells."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from metalmark.machine.cgroup import Limits
+from metalmark.machine.words import to_name
+
+_CPUINFO = Path("/proc/cpuinfo")
+_HEAD_BYTES = 16_384
+"""The first processor's entry; on a large machine the whole file takes the kernel milliseconds to write."""
+
+# Arm servers print numbers instead of a name; these are the ones that GPUs and clouds come with.
+_ARM_PARTS = {
+    ("0x41", "0xd0c"): "Arm Neoverse N1",
+    ("0x41", "0xd40"): "Arm Neoverse V1",
+    ("0x41", "0xd49"): "Arm Neoverse N2",
+    ("0x41", "0xd4f"): "Arm Neoverse V2",
+    ("0x41", "0xd84"): "Arm Neoverse V3",
+    ("0x41", "0xd8e"): "Arm Neoverse N3",
+}
+
+
+def parse_cpuinfo(text: str) -> str | None:
+    """The processor's name from /proc/cpuinfo. `Serial`, which some boards print there, is not read."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    part = fields.get("CPU implementer", ""), fields.get("CPU part", "")
+    named = (to_name(fields.get(key)) for key in ("model name", "Model", "Hardware", "cpu"))
+    return next((name for name in named if name), None) or _ARM_PARTS.get(part)
+
+
+def chip() -> str:
+    try:
+        with _CPUINFO.open("rb") as file:
+            name = parse_cpuinfo(file.read(_HEAD_BYTES).decode("utf-8", "replace"))
+    except OSError:  # not a Linux
+        name = None
+    return name or to_name(os.uname().machine) or "unknown"
+
+
+def physical_cores() -> int | None:
+    return psutil.cpu_count(logical=False) or None
+
+
+def logical_cores() -> int | None:
+    return psutil.cpu_count(logical=True) or None
+
+
+def usable_cores(limits: Limits) -> int | None:
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else logical_cores()
+    known = [count for count in (allowed, limits.cores) if count is not None]
+    return min(known, default=None)
+
+
+def memory_bytes(limits: Limits) -> int:
+    total: int = psutil.virtual_memory().total
+    # Version 1 writes "no limit" as a number near 2**63; the smaller one wins either way.
+    return total if limits.memory_bytes is None else min(total, limits.memory_bytes)
+
+
+def operating_system() -> str:
+    """Name and version. The kernel's release is cut to its number: what follows is whatever its builder typed."""
+    if sys.platform == "darwin":
+        return f"macOS {platform.mac_ver()[0]}".strip()
+    name = os.uname()
+    number = re.match(r"\d+(\.\d+)*", name.release)
+    kernel = f"{name.sysname} {number[0] if number else ''}".strip()
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:  # a bare container has no os-release
+        return kernel
+    distribution = to_name(release.get("PRETTY_NAME"))
+    return f"{distribution}, {kernel}" if distribution else kernel

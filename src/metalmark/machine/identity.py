@@ -1,0 +1,52 @@
+"""What this computer is, put together: enough to compare, nothing that names its owner."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from msgspec.structs import replace
+
+from metalmark.machine import apple, cpu, nvidia
+from metalmark.machine.cgroup import limits
+from metalmark.machine.words import to_count, to_name
+from metalmark.record import Gpu, Machine
+
+
+@cache
+def identify() -> Machine:
+    """Cached: it can't change while we run, and `system_profiler` takes a second when it is first asked."""
+    bounds = limits()
+    machine = Machine(
+        chip=cpu.chip(),
+        architecture=os.uname().machine,
+        physical_cores=cpu.physical_cores(),
+        logical_cores=cpu.logical_cores(),
+        usable_cores=cpu.usable_cores(bounds),
+        memory_bytes=cpu.memory_bytes(bounds),
+        os=cpu.operating_system(),
+        gpus=nvidia.read_gpus(),
+    )
+    if sys.platform == "darwin":
+        return as_mac(machine, apple.read_sysctl(), apple.read_displays())
+    return machine
+
+
+def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> Machine:
+    """The same machine with what a Mac's own tools add; what they did not say stays as it was."""
+    chip = to_name(sysctl.get("machdep.cpu.brand_string"))
+    translated = sysctl.get("sysctl.proc_translated") == "1"
+    if translated and gpus:
+        # Under Rosetta the processor calls itself VirtualApple; the GPU still has the chip's name.
+        chip = gpus[0].name
+    return replace(
+        machine,
+        chip=chip or machine.chip,
+        architecture=f"{machine.architecture} under Rosetta" if translated else machine.architecture,
+        physical_cores=to_count(sysctl.get("hw.physicalcpu")) or machine.physical_cores,
+        logical_cores=to_count(sysctl.get("hw.logicalcpu")) or machine.logical_cores,
+        memory_bytes=to_count(sysctl.get("hw.memsize")) or machine.memory_bytes,
+        gpus=gpus or machine.gpus,
+        clusters=apple.clusters(sysctl),
+    )

@@ -1,0 +1,1 @@
+"""Tables from records: for a terminal, for pasting, for other programs."""

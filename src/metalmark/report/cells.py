@@ -1,0 +1,96 @@
+"""Records of one Plan, put together: the figures a table shows, derived from raw blocks at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from metalmark.plan import Plan
+from metalmark.record import Completed, Failed, Record
+from metalmark.stats import Interval, median, samples_per_second, step_interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    plan: Plan
+    records: tuple[Record, ...]
+
+    @property
+    def failure(self) -> Failed | None:
+        """The last thing that went wrong; a cell that failed in any process is a failed cell."""
+        failures = [record.outcome for record in self.records if isinstance(record.outcome, Failed)]
+        return failures[-1] if failures else None
+
+    @property
+    def completed(self) -> list[Completed]:
+        return [record.outcome for record in self.records if isinstance(record.outcome, Completed)]
+
+    @property
+    def step_times(self) -> list[list[float]]:
+        return [[block.elapsed_s / block.steps for block in run.measurement.blocks] for run in self.completed]
+
+    @property
+    def step_s(self) -> float:
+        """The median of the processes' medians."""
+        return median([median(times) for times in self.step_times])
+
+    @property
+    def interval(self) -> Interval | None:
+        return step_interval(self.step_times)
+
+    @property
+    def samples_s(self) -> float:
+        return samples_per_second(self.completed[0].samples_per_step, self.step_s)
+
+    @property
+    def first_step_s(self) -> float:
+        return median([run.measurement.first_step_s for run in self.completed])
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The device's own peak where it counts one."""
+        peaks = [run.memory.peak_bytes for run in self.completed]
+        known = [peak for peak in peaks if isinstance(peak, int)]
+        return max(known) if known else None
+
+    @property
+    def process_bytes(self) -> int | None:
+        """The most the worker's processes held while it was measured, as sampled."""
+        held = [
+            value
+            for record in self.records
+            for series in record.telemetry.series
+            if series.name == "process_memory"
+            for value in series.values
+        ]
+        return int(max(held)) if held else None
+
+    @property
+    def device(self) -> str:
+        """What was asked for, and where it ran when that is another word."""
+        asked = str(self.plan.device)
+        ran = {run.placed_on for run in self.completed}
+        return asked if not ran or ran <= {asked, f"{asked}:0"} else f"{asked} → {', '.join(sorted(ran))}"
+
+
+def cells_of(records: Iterable[Record]) -> list[Cell]:
+    """One Cell for each cell of each sweep, in their order; interrupted tries give way to finished ones."""
+    groups: dict[tuple[str, int], dict[int, Record]] = {}
+    for record in records:
+        repeats = groups.setdefault((record.sweep, record.cell), {})
+        held = repeats.get(record.repeat)
+        if held is None or held.started_at < record.started_at:
+            repeats[record.repeat] = record
+    return [
+        Cell(plan=next(iter(group.values())).plan, records=tuple(group[repeat] for repeat in sorted(group)))
+        for _, group in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+def varying(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
+    """Which parameters and settings differ between the plans: the columns a table needs."""
+    params = list(dict.fromkeys(name for plan in plans for name in plan.params))
+    params = [name for name in params if len({str(plan.params.get(name)) for plan in plans if name in plan.params}) > 1]
+    fields = plans[0].settings.__struct_fields__ if plans else ()
+    settings = [name for name in fields if len({getattr(plan.settings, name) for plan in plans}) > 1]
+    return params, settings

@@ -1,0 +1,128 @@
+"""What `metalmark list` shows, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import click
+
+from metalmark.backends.catalog import Framework, visible
+from metalmark.plan import word
+from metalmark.runner.ask import NoAnswer
+from metalmark.runner.probing import probe_all
+from metalmark.workloads.catalog import load, names
+
+Entries = list[dict[str, Any]]
+
+
+def workloads() -> Entries:
+    found = [load(name) for name in names()]
+    return [
+        {
+            "name": workload.name,
+            "title": workload.title,
+            "frameworks": list(workload.info.frameworks),
+            "modes": [mode.value for mode in workload.modes],
+            "params": [
+                {"flag": f"--{p.name.replace('_', '-')}", "default": p.default, "help": p.help, "choices": [*p.choices]}
+                for p in workload.params
+            ],
+        }
+        for workload in found
+        if not workload.hidden
+    ]
+
+
+def frameworks() -> Entries:
+    return [
+        {
+            "name": framework.name,
+            "title": framework.title,
+            "version": _version(framework),
+            "install": f'pip install "metalmark[{framework.name}]"',
+            "limits": [
+                {"setting": limit.flag, "works_on": list(limit.only), "reason": limit.reason}
+                for limit in framework.limits
+            ],
+        }
+        for framework in visible()
+    ]
+
+
+def devices() -> Entries:
+    present = [framework for framework in visible() if not framework.missing()]
+    entries: Entries = []
+    for name, probe in probe_all(f.name for f in present).items():
+        if isinstance(probe, NoAnswer):
+            entries.append({"framework": name, "device": "", "present": False, "reason": probe.reason, "fix": ""})
+            continue
+        entries += [
+            {
+                "framework": name,
+                "device": report.word,
+                "present": report.present,
+                "name": report.name,
+                "reason": report.reason,
+                "fix": report.fix,
+            }
+            for report in probe.devices
+        ]
+    for framework in visible():
+        if framework not in present:
+            fix = f'pip install "metalmark[{framework.name}]"'
+            reason = "it is not installed."
+            entries.append({"framework": framework.name, "device": "", "present": False, "reason": reason, "fix": fix})
+    return entries
+
+
+LISTS: dict[str, Callable[[], Entries]] = {"workloads": workloads, "frameworks": frameworks, "devices": devices}
+
+
+def print_list(what: str, entries: Entries) -> None:
+    for entry in entries:
+        click.echo(_LINES[what](entry))
+
+
+def _workload_lines(entry: dict[str, Any]) -> str:
+    lines = [f"{entry['name']}: {entry['title']}", f"    on {', '.join(entry['frameworks'])}"]
+    for param in entry["params"]:
+        choices = f" ({', '.join(param['choices'])})" if param["choices"] else ""
+        lines.append(f"    {param['flag']} {word(param['default'])}{choices}  {param['help']}")
+    return "\n".join(lines)
+
+
+def _framework_lines(entry: dict[str, Any]) -> str:
+    state = entry["version"] or f"not installed: {entry['install']}"
+    lines = [f"{entry['name']}: {entry['title']}, {state}"]
+    for limit in entry["limits"]:
+        where = f"only on {', '.join(limit['works_on'])}" if limit["works_on"] else "not available"
+        lines.append(f"    {limit['setting']}: {where}; {limit['reason']}")
+    return "\n".join(lines)
+
+
+def _device_lines(entry: dict[str, Any]) -> str:
+    where = f"{entry['framework']} {entry['device']}".strip()
+    if entry["present"]:
+        return f"{where}: {entry['name']}"
+    return f"{where}: absent; {entry['reason']} {entry['fix']}".rstrip()
+
+
+_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "workloads": _workload_lines,
+    "frameworks": _framework_lines,
+    "devices": _device_lines,
+}
+
+
+def _version(framework: Framework) -> str | None:
+    """From the installed package's metadata: importing the framework would take seconds."""
+    if framework.missing():
+        return None
+    for distribution in (framework.packages[0], f"{framework.packages[0]}-cpu"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "installed, version unknown"

@@ -1,0 +1,63 @@
+"""`runs list`: read from the store's columns and set by hand, since a thousand records must list at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from metalmark.report.units import figures, seconds
+from metalmark.scrub import printable
+
+if TYPE_CHECKING:
+    from metalmark.store.sqlite import Row
+
+HEADERS = (
+    "id",
+    "sweep",
+    "when (UTC)",
+    "workload",
+    "mode",
+    "batch",
+    "dtype",
+    "framework",
+    "device",
+    "step",
+    "samples/s",
+)
+NUMERIC = {"batch", "step", "samples/s"}
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    lines = [HEADERS, *(_line(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
+    return "\n".join(
+        "  ".join(
+            value.rjust(width) if header in NUMERIC else value.ljust(width)
+            for value, width, header in zip(line, widths, HEADERS, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def rows_json(rows: Sequence[Row]) -> str:
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    failed = row.step_s is None
+    values = (
+        row.id,
+        row.sweep,
+        row.started_at[:19].replace("T", " "),
+        row.workload,
+        row.mode,
+        "" if row.batch_size is None else str(row.batch_size),
+        row.dtype,
+        row.framework,
+        row.device,
+        row.outcome if failed else seconds(row.step_s or 0.0),
+        "-" if failed else figures(row.samples_s or 0.0),
+    )
+    return tuple(printable(value) for value in values)

@@ -1,0 +1,127 @@
+"""The table of a sweep, as data: columns that differ, a caption for what does not, and notes below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metalmark.plan import Plan, word
+from metalmark.record import Failed, FailureKind
+from metalmark.report.cells import Cell, varying
+from metalmark.report.units import figures, seconds, share, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    headers: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str
+    notes: tuple[str, ...]
+
+
+FIGURES = ("step", "±95%", "samples/s", "first step", "memory", "proof")
+
+
+def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
+    """`plans` may name cells that have no record yet: they show as empty rows of a table that fills."""
+    every = list(plans) or [cell.plan for cell in cells]
+    params, settings = varying(every)
+    workloads = len({plan.workload for plan in every}) > 1
+    modes = len({plan.mode for plan in every}) > 1
+    names = [*(["workload"] if workloads else []), *(["mode"] if modes else []), *params, *settings]
+    headers = (*(name.replace("_", " ") for name in names), "framework", "device", *FIGURES)
+    found = {_key(cell.plan): cell for cell in cells}
+    rows = []
+    for plan in every:
+        lead = [_value(plan, name) for name in names]
+        cell = found.get(_key(plan))
+        rows.append((*lead, plan.framework, cell.device if cell else str(plan.device), *_figures(cell)))
+    numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
+    numeric = (*(name in numbers for name in names), False, False, *(name != "proof" for name in FIGURES))
+    return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption=_caption(every, names), notes=notes(cells))
+
+
+def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """What could not run and why, what the intervals are over, and what the backends want said."""
+    params, _ = varying([cell.plan for cell in cells])
+    lines = []
+    intervals = {cell.interval.over for cell in cells if not cell.failure and cell.interval}
+    if intervals:
+        lines.append(f"±95%: of the median step, over {', '.join(sorted(intervals))}.")
+    if any("block" in over for over in intervals):
+        lines.append("One or two processes a cell do not show how processes differ: --repeat 3 or more does.")
+    for cell in cells:
+        failure = cell.failure
+        if failure:
+            lines.append(f"{_name(cell.plan, params)}: {failure.kind.value}. {_why(failure)}")
+    said: dict[str, set[str]] = {}
+    for cell in cells:
+        for run in cell.completed:
+            for note in run.notes:
+                said.setdefault(note, set()).add(cell.plan.framework)
+    lines.extend(f"{', '.join(sorted(who))}: {note}" for note, who in said.items())
+    return tuple(lines)
+
+
+def _figures(cell: Cell | None) -> tuple[str, ...]:
+    if cell is None:
+        return ("",) * len(FIGURES)
+    failure = cell.failure
+    if failure:
+        return ("-", "", "-", "", "", failure.kind.value)
+    interval = cell.interval
+    memory = cell.peak_bytes if cell.peak_bytes is not None else cell.process_bytes
+    return (
+        seconds(cell.step_s),
+        share(interval.half_share) if interval else "?",
+        figures(cell.samples_s),
+        seconds(cell.first_step_s),
+        size(memory) if memory is not None else "",
+        cell.completed[0].proof.statement,
+    )
+
+
+def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
+    plan = plans[0]
+    parts = [] if "workload" in shown else [plan.workload]
+    parts += [] if "mode" in shown else [plan.mode.value]
+    same = [name for name in plan.params if name not in shown and all(name in other.params for other in plans)]
+    parts += [f"{name.replace('_', ' ')} {word(plan.params[name])}" for name in same]
+    if "dtype" not in shown:
+        parts.append(plan.settings.dtype.value)
+    parts += [
+        f"{name.replace('_', '-')} {value}"
+        for name, value in plan.settings.changed().items()
+        if name not in (*shown, "dtype")
+    ]
+    return ", ".join(parts)
+
+
+def _value(plan: Plan, name: str) -> str:
+    if name == "workload":
+        return plan.workload
+    if name == "mode":
+        return plan.mode.value
+    if name in plan.params:
+        return word(plan.params[name])
+    return word(getattr(plan.settings, name)) if hasattr(plan.settings, name) else ""
+
+
+def _key(plan: Plan) -> str:
+    return repr(plan)
+
+
+def _name(plan: Plan, params: Sequence[str]) -> str:
+    chosen = {name: word(plan.params[name]) for name in params if name in plan.params}
+    extras = {**chosen, **plan.settings.changed()}
+    settings = "".join(f", {name.replace('_', ' ')} {value}" for name, value in extras.items())
+    return f"{plan.workload} {plan.mode.value} on {plan.framework} {plan.device}{settings}"
+
+
+def _why(failure: Failed) -> str:
+    signal = f" ({failure.signal})" if failure.signal and failure.signal not in failure.message else ""
+    hint = f" {failure.hint}" if failure.hint else ""
+    if failure.kind is FailureKind.CRASHED and failure.phase:
+        return f"In the phase '{failure.phase}': {failure.message}{signal}{hint}"
+    return f"{failure.message}{signal}{hint}"

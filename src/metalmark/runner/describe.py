@@ -1,0 +1,71 @@
+"""What the command line must know of a workload. A user's file runs in a process of its own, since it may
+import a framework, raise or hang: `python -m metalmark.runner.describe FILE.py:NAME ANSWER`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from metalmark.errors import MetalmarkError, UsageError
+from metalmark.runner.ask import NoAnswer, ask
+from metalmark.runner.job import write_struct
+from metalmark.scrub import scrub
+from metalmark.workload import WorkloadInfo
+from metalmark.workloads.catalog import digest, is_file, load, load_file, split
+
+TIMEOUT_S = 120.0
+
+
+def describe(word: str) -> tuple[WorkloadInfo, str]:
+    """The workload, and where its file lies (empty for one of the catalogue)."""
+    if not is_file(word):
+        if word.endswith(".py"):
+            raise UsageError(
+                f"{word} names a file, but not what in it.", hint=f"Write {word}:NAME, its Workload's name."
+            )
+        return load(word).info, ""
+    path, name = split(word)
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.", hint="Give the path of your own workload as file.py:name.")
+    source = str(path.resolve())
+    environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    answer = ask(__name__, f"{source}:{name}", WorkloadInfo, environment=environment, timeout_s=TIMEOUT_S)
+    if isinstance(answer, NoAnswer):
+        raise UsageError(
+            f"{path.name} can't be used: {answer.reason}", hint=_last_lines(answer.detail) or "Run it by itself first."
+        )
+    return answer, source
+
+
+def main(word: str, answer: str) -> None:
+    path, name = split(word)
+    result: WorkloadInfo | NoAnswer
+    try:
+        info = load_file(path, name).info
+        label = f"{path.name}:{name}"
+        result = WorkloadInfo(
+            name=label,
+            title=info.title,
+            params=info.params,
+            modes=info.modes,
+            frameworks=info.frameworks,
+            digest=digest(path),
+        )
+    except MetalmarkError as error:
+        result = NoAnswer(reason=error.message, detail=error.hint)
+    except BaseException as error:  # noqa: BLE001  a user's file may raise anything, SystemExit too
+        last = (str(error).strip() or "no message").splitlines()[0]
+        result = NoAnswer(
+            reason=scrub(f"it raises {type(error).__name__}: {last}")[:500],
+            detail=scrub("".join(traceback.format_exception(error)))[-4000:],
+        )
+    write_struct(Path(answer), result)
+
+
+def _last_lines(text: str, count: int = 12) -> str:
+    return "\n".join(text.splitlines()[-count:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,215 @@
+"""The parent's side of one cell: spawn a worker, sample, wait without spinning, classify how it ended."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.plan import Plan
+from metalmark.record import Completed, Failed, FailureKind, Telemetry
+from metalmark.runner.ask import how_it_ended, signal_name, tail
+from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
+from metalmark.telemetry.sampler import Sampler
+from metalmark.telemetry.sensors import default_sensors
+
+GRACE_S = 2.0
+OOM_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+OnProgress = Callable[[Progress], None]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's life, as the parent saw it."""
+
+    outcome: Completed | Failed
+    versions: dict[str, str]
+    environment: dict[str, str]
+    telemetry: Telemetry
+
+
+class Worker:
+    """One child process and the pipes that tie it to us."""
+
+    def __init__(self, plan: Plan, *, repeat: int, source: str, folder: Path) -> None:
+        self.plan = plan
+        self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
+        self.spawned_at_s = time.monotonic()
+        job_path = folder / "job.json"
+        write_struct(job_path, Job(plan=plan, repeat=repeat, source=source, spawned_at_s=self.spawned_at_s))
+        self._progress, progress_child = os.pipe()
+        lifeline_child, self._lifeline = os.pipe()
+        self._ended, self._ended_writer = os.pipe()
+        self.variables = {**FRAMEWORKS[plan.framework].environment(plan.settings), "METALMARK_REPEAT": str(repeat)}
+        environment = {
+            **os.environ,
+            **self.variables,
+            PROGRESS_FD: str(progress_child),
+            LIFELINE_FD: str(lifeline_child),
+        }
+        try:
+            with self.output_path.open("wb") as sink:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "metalmark.runner.worker", str(job_path), str(self.outcome_path)],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(progress_child, lifeline_child),
+                    # Ctrl-C in the terminal is ours to handle; the worker is stopped by us, in order.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(progress_child)
+            os.close(lifeline_child)
+        self.pid = self._process.pid
+        self._waiter = threading.Thread(target=self._wait, daemon=True, name="waiter")
+        self._waiter.start()
+
+    def watch(self, on_progress: OnProgress) -> Failed | None:
+        """Sleep until the worker ends; None then, or why we gave up on it."""
+        budget = self.plan.budget
+        heard_s, phase, rest = time.monotonic(), "start", b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._progress, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
+            while True:
+                now = time.monotonic()
+                if now - self.spawned_at_s >= budget.timeout_s:
+                    return _timed_out(f"Not done after {budget.timeout_s:g} s", phase, "--timeout")
+                if now - heard_s >= budget.stall_s:
+                    return _timed_out(f"No sign of life for {budget.stall_s:g} s", phase, "--stall")
+                patience_s = min(self.spawned_at_s + budget.timeout_s, heard_s + budget.stall_s) - now
+                for key, _ in selector.select(patience_s):
+                    if key.fd == self._ended:
+                        return None
+                    data = os.read(self._progress, 65536)
+                    if not data:
+                        selector.unregister(self._progress)
+                        continue
+                    heard_s = time.monotonic()
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        progress = _parse(line)
+                        if progress is not None:
+                            phase = progress.phase
+                            on_progress(progress)
+
+    def stop(self) -> int:
+        """End the worker and whatever it started, by its own process group; its exit status."""
+        for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
+            if not self._waiter.is_alive():
+                break
+            os.killpg(self.pid, number)
+            self._waiter.join(wait_s)
+        # The worker is not reaped yet, so its group can't be anyone else's.
+        os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def close(self) -> None:
+        for fd in (self._progress, self._lifeline, self._ended, self._ended_writer):
+            os.close(fd)
+
+    def _wait(self) -> None:
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        os.write(self._ended_writer, b"!")
+
+
+def run_cell(
+    plan: Plan,
+    *,
+    repeat: int = 0,
+    source: str = "",
+    hz: float | None = 5.0,
+    on_progress: OnProgress = lambda _: None,
+    on_sampler: Callable[[Sampler], None] = lambda _: None,
+) -> Ended:
+    """Measures one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
+    with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
+        oom_kills = _oom_kills()
+        worker = Worker(plan, repeat=repeat, source=source, folder=Path(folder))
+        sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
+        sampler.start()
+        on_sampler(sampler)
+        gave_up: Failed | None
+        try:
+            gave_up = worker.watch(on_progress)
+        except KeyboardInterrupt:
+            gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
+        finally:
+            telemetry = sampler.stop(GRACE_S)
+            code = worker.stop()
+            worker.close()
+        killed = _oom_kills() > oom_kills
+        report = gave_up or _read_report(worker.outcome_path)
+        if isinstance(report, WorkerReport):
+            outcome, versions = report.outcome, report.versions
+        else:
+            outcome, versions = report or _died(code, worker.output_path, killed), {}
+        return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=telemetry)
+
+
+def _read_report(path: Path) -> WorkerReport | Failed | None:
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=WorkerReport)
+    except msgspec.DecodeError as error:
+        return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error}.")
+
+
+def _died(code: int, output: Path, oom_killed: bool) -> Failed:
+    detail = tail(output)
+    if oom_killed:
+        message = "The system ran out of memory and killed the worker."
+        return Failed(
+            kind=FailureKind.OUT_OF_MEMORY, message=message, hint="Use a smaller --batch-size.", detail=detail
+        )
+    hint = ""
+    if code == -signal.SIGKILL:
+        hint = "SIGKILL from outside is most often the system's out-of-memory killer: try a smaller --batch-size."
+    return Failed(
+        kind=FailureKind.CRASHED,
+        message=f"The worker gave no outcome: {how_it_ended(code)}",
+        hint=hint,
+        signal=signal_name(-code) if code < 0 else None,
+        detail=detail,
+    )
+
+
+def _timed_out(what: str, phase: str, option: str) -> Failed:
+    return Failed(
+        kind=FailureKind.TIMED_OUT,
+        message=f"{what}, in the phase '{phase}': stopped.",
+        hint=f"Give it longer with {option} SECONDS.",
+        phase=phase,
+    )
+
+
+def _parse(line: bytes) -> Progress | None:
+    try:
+        return msgspec.json.decode(line, type=Progress)
+    except msgspec.DecodeError:
+        return None  # a library that writes to every open file; the outcome does not depend on this pipe
+
+
+def _oom_kills() -> int:
+    """How often this container's memory limit has killed a process, where the system counts it."""
+    try:
+        for line in OOM_EVENTS.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    except (OSError, ValueError):
+        return 0
+    return 0

@@ -1,0 +1,94 @@
+"""Runs a Sweep cell by cell, and hands each Record over the moment its cell ends."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import metalmark
+from metalmark.machine.identity import identify
+from metalmark.record import Failed, FailureKind, Record, Software
+from metalmark.runner.job import Progress
+from metalmark.runner.launch import run_cell
+from metalmark.scrub import scrub
+from metalmark.sweep import Sweep, new_id, now_utc
+from metalmark.telemetry.sampler import Sampler
+
+STEERING = (
+    "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "MKL_", "MLX_", "NVIDIA_TF32", "OMP_", "OPENBLAS_", "PJRT_",
+    "PYTORCH_", "TF_", "TORCH", "VECLIB_", "XLA_",
+)  # fmt: skip
+"""Variables that change what a framework does, by how their names begin."""
+OTHERS = ("TF_CLI", "TF_VAR")
+"""... and those of another program that shares a prefix."""
+
+
+class Listener(Protocol):
+    """What a display hears. Nothing of it runs while the worker's clock does, except between its blocks."""
+
+    def started(self, cell: int, repeat: int) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+    def sampling(self, sampler: Sampler) -> None: ...
+    def ended(self, record: Record) -> None: ...
+
+
+def run_sweep(
+    sweep: Sweep, *, previous: Collection[Record], keep: Callable[[Record], None], listener: Listener
+) -> bool:
+    """False when Ctrl-C ended it. A cell that failed once is not repeated: the answer is known."""
+    settled = [record for record in previous if not was_interrupted(record)]
+    done = {(record.cell, record.repeat) for record in settled}
+    failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
+    for cell, repeat in sweep.order():
+        if (cell, repeat) in done or cell in failed:
+            continue
+        plan = sweep.plans[cell]
+        started_at = now_utc()
+        listener.started(cell, repeat)
+        ended = run_cell(
+            plan,
+            repeat=repeat,
+            source=sweep.sources.get(plan.workload, ""),
+            hz=sweep.hz,
+            on_progress=listener.progress,
+            on_sampler=listener.sampling,
+        )
+        record = Record(
+            id=new_id(),
+            sweep=sweep.id,
+            cell=cell,
+            repeat=repeat,
+            started_at=started_at,
+            plan=plan,
+            machine=identify(),
+            software=Software(
+                metalmark=metalmark.__version__,
+                python=platform.python_version(),
+                versions=ended.versions,
+                environment=steering(ended.environment),
+            ),
+            outcome=ended.outcome,
+            telemetry=ended.telemetry,
+        )
+        keep(record)
+        listener.ended(record)
+        if isinstance(record.outcome, Failed):
+            failed.add(cell)
+        if was_interrupted(record):
+            return False
+    return True
+
+
+def was_interrupted(record: Record) -> bool:
+    return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
+
+
+def steering(set_for_worker: dict[str, str]) -> dict[str, str]:
+    variables = {**os.environ, **set_for_worker}
+    return {
+        name: scrub(value)
+        for name, value in sorted(variables.items())
+        if name.startswith(STEERING) and not name.startswith(OTHERS)
+    }

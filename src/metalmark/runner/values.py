@@ -1,0 +1,116 @@
+"""What a user types for a list: `16,64`, `1-4`, `8-64*2`, `10-50+10`, `on,off`; parsed once, at the edge."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+
+from metalmark.errors import UsageError
+from metalmark.plan import Device, DeviceKind, Scalar
+from metalmark.workload import Param
+
+_RANGE = re.compile(r"^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)(?:([*+])(\d+(?:\.\d+)?))?$")
+MOST_VALUES = 1000
+TRUE, FALSE = {"on", "true", "yes", "1"}, {"off", "false", "no", "0"}
+
+
+def split_list(text: str, *, what: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"{what} has an empty value in {text!r}.", hint="Write a list as 16,64 without gaps.")
+    return list(dict.fromkeys(words))
+
+
+def choose(text: str, choices: Iterable[str], *, what: str, plural: str) -> list[str]:
+    """A list of words out of `choices`; a stranger is answered with the nearest."""
+    known = list(choices)
+    words = split_list(text, what=what)
+    for word in words:
+        if word not in known:
+            raise UsageError(f"There is no {what} {word!r}{_near(word, known)}", hint=f"{plural}: {', '.join(known)}.")
+    return words
+
+
+def parse_switch(text: str, *, what: str) -> list[bool]:
+    values = []
+    for word in split_list(text, what=what):
+        if word.lower() not in TRUE | FALSE:
+            raise UsageError(f"{what} is on or off, not {word!r}.", hint=f"Write {what}, or {what}=off,on to try both.")
+        values.append(word.lower() in TRUE)
+    return list(dict.fromkeys(values))
+
+
+def parse_param(param: Param, text: str) -> list[Scalar]:
+    """The values of a workload's parameter, of the type of its default."""
+    flag = f"--{param.name.replace('_', '-')}"
+    if param.choices:
+        return list(choose(text, param.choices, what=flag, plural="It takes"))
+    if isinstance(param.default, bool):
+        return list(parse_switch(text, what=flag))
+    if isinstance(param.default, str):
+        return list(split_list(text, what=flag))
+    whole = isinstance(param.default, int)
+    values = parse_numbers(text, what=flag, whole=whole)
+    if param.minimum is not None:
+        for value in values:
+            if value < param.minimum:
+                raise UsageError(f"{flag} must be at least {param.minimum:g}, not {value:g}.")
+    return list(values)
+
+
+def parse_numbers(text: str, *, what: str, whole: bool) -> list[int] | list[float]:
+    values: list[float] = []
+    for word in split_list(text, what=what):
+        values.extend(_numbers(word, what=what))
+        if len(values) > MOST_VALUES:
+            raise UsageError(f"{what} {text!r} is more than {MOST_VALUES} values.", hint="Use a larger step.")
+    if not all(math.isfinite(value) for value in values):
+        raise UsageError(f"{what} must be a finite number, not {text!r}.")
+    if not whole:
+        return list(dict.fromkeys(values))
+    if any(value != int(value) for value in values):
+        raise UsageError(f"{what} takes whole numbers, not {text!r}.")
+    return list(dict.fromkeys(int(value) for value in values))
+
+
+def parse_device(word: str) -> Device:
+    kind, colon, index = word.partition(":")
+    kinds = [known.value for known in DeviceKind]
+    if kind not in kinds:
+        raise UsageError(
+            f"There is no device {word!r}{_near(kind, [*kinds, 'all'])}",
+            hint="Devices: cpu, gpu (the framework's accelerator here), any, mps, cuda, cuda:1, or all.",
+        )
+    if not colon:
+        return Device(kind=DeviceKind(kind))
+    if not index.isdigit() or kind in ("cpu", "any"):
+        raise UsageError(f"{word!r} is not a device.", hint="A device with a number looks like cuda:1.")
+    return Device(kind=DeviceKind(kind), index=int(index))
+
+
+def _numbers(word: str, *, what: str) -> list[float]:
+    match = _RANGE.match(word)
+    if match is None:
+        try:
+            return [float(word)]
+        except ValueError:
+            raise UsageError(
+                f"{what} takes numbers, not {word!r}.", hint="Lists and ranges: 16,64 or 1-4 or 8-64*2 or 10-50+10."
+            ) from None
+    low, high, operator, by = float(match[1]), float(match[2]), match[3] or "+", float(match[4] or 1)
+    if low > high or (operator == "*" and by <= 1) or by <= 0 or low <= 0 < (operator == "*"):
+        raise UsageError(f"{what}: the range {word!r} never ends or is empty.", hint="Write it as 8-64*2 or 10-50+10.")
+    values = [low]
+    while len(values) <= MOST_VALUES:
+        following = values[-1] * by if operator == "*" else values[-1] + by
+        if following > high * (1 + 1e-9):
+            break
+        values.append(following)
+    return values
+
+
+def _near(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else "."

@@ -1,0 +1,1 @@
+"""How this computer behaves while a worker runs."""
