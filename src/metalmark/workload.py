@@ -40,7 +40,7 @@ class Param(Struct, frozen=True):
     minimum: float | None = None
 
 
-class WorkloadInfo(Struct, frozen=True, kw_only=True):
+class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
     """What the command line has to know of a workload; crosses a process when the file is a user's own."""
 
     name: str

@@ -25,7 +25,7 @@ class DeviceReport(Struct, frozen=True, kw_only=True):
     fix: str = ""
 
 
-class Probe(Struct, frozen=True, kw_only=True):
+class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
     framework: str
     versions: dict[str, str]
     devices: tuple[DeviceReport, ...]

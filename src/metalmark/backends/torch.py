@@ -177,7 +177,7 @@ class TorchBackend:
     name = "torch"
 
     def probe(self) -> Probe:
-        versions = {"torch": torch.__version__}
+        versions = {"torch": str(torch.__version__)}
         if torch.version.cuda:
             versions["cuda"] = torch.version.cuda
             if torch.backends.cudnn.is_available():

@@ -18,7 +18,7 @@ from metalmark.report.table import sweep_table
 from metalmark.report.terminal import print_table
 from metalmark.runner.describe import describe
 from metalmark.runner.devices import choose_devices
-from metalmark.runner.expand import Wish, expand
+from metalmark.runner.expand import Wish, combine, expand, require
 from metalmark.runner.sweeping import run_sweep, was_interrupted
 from metalmark.runner.values import choose, split_list
 from metalmark.store.place import store_path
@@ -39,17 +39,20 @@ class Bench:
         settings = settings_product(options)
         hz = parse_telemetry(options["telemetry"])
         described = [describe(name) for name in dict.fromkeys(names)]
+        infos = [info for info, _ in described]
+        combinations = combine(infos, params, option_flags())
         frameworks, every, notes = self._frameworks(options["framework"])
         if every:
-            usable = {framework for info, _ in described for framework in info.frameworks}
-            frameworks = [name for name in frameworks if name in usable]
+            frameworks = [name for name in frameworks if any(name in info.frameworks for info in infos)]
+        else:
+            require(infos, frameworks)
         words = split_list(options["device"], what="--device")
         if "all" in words:
             self._say(f"Looking for devices: {', '.join(frameworks)} ...")
         choice = choose_devices(frameworks, words)
         wish = Wish(
-            workloads=[info for info, _ in described],
-            params=params,
+            workloads=infos,
+            params=combinations,
             modes=modes,
             devices=choice.devices,
             settings=settings,
@@ -60,8 +63,6 @@ class Bench:
                 stall_s=options["stall"],
             ),
             seed=options["seed"],
-            every_framework=every,
-            options=option_flags(),
         )
         plans = expand(wish)
         sweep = Sweep(

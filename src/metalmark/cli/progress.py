@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from metalmark.plan import Plan
-from metalmark.record import Record
+from metalmark.record import Failed, Record
 from metalmark.report.cells import cells_of
 from metalmark.report.table import sweep_table
 from metalmark.report.terminal import render
@@ -59,6 +59,7 @@ class Pace:
     """How many runs are done, and how long the rest will take if they are like those that ended."""
 
     def __init__(self, sweep: Sweep, done: int) -> None:
+        self._repeats = sweep.repeats
         self.total = len(sweep.plans) * sweep.repeats
         self.done = done
         self._lengths: list[float] = []
@@ -67,8 +68,10 @@ class Pace:
     def start(self) -> None:
         self._began_s = time.monotonic()
 
-    def end(self) -> None:
+    def end(self, record: Record) -> None:
         self.done += 1
+        if isinstance(record.outcome, Failed):
+            self.total -= self._repeats - 1 - record.repeat  # a failed cell is not repeated
         self._lengths.append(time.monotonic() - self._began_s)
 
     def left(self) -> str:
@@ -90,7 +93,7 @@ class Lines(Silent):
         self._pace.start()
 
     def ended(self, record: Record) -> None:
-        self._pace.end()
+        self._pace.end(record)
         left = self._pace.left() if self._pace.done < self._pace.total else ""
         line = f"[{self._pace.done}/{self._pace.total}] {_name(record.plan)}: {_result(record)}"
         print(printable(f"{line}  ({left})" if left else line), file=sys.stderr, flush=True)  # noqa: T201
@@ -135,7 +138,7 @@ class LiveTable(Silent):
 
     def ended(self, record: Record) -> None:
         self._records.append(record)
-        self._pace.end()
+        self._pace.end(record)
         self._draw()
 
     def _draw(self) -> None:

@@ -51,10 +51,13 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
         lines.append(f"±95%: of the median step, over {', '.join(sorted(intervals))}.")
     if any("block" in over for over in intervals):
         lines.append("One or two processes a cell do not show how processes differ: --repeat 3 or more does.")
+    reasons: dict[str, list[Cell]] = {}
     for cell in cells:
-        failure = cell.failure
-        if failure:
-            lines.append(f"{_name(cell.plan, params)}: {failure.kind.value}. {_why(failure)}")
+        if cell.failure:
+            reasons.setdefault(f"{cell.failure.kind.value}. {_why(cell.failure)}", []).append(cell)
+    for reason, group in reasons.items():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        lines.append(f"{_name(group[0].plan, params)}{more}: {reason}")
     said: dict[str, set[str]] = {}
     for cell in cells:
         for run in cell.completed:

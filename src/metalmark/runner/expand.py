@@ -14,27 +14,25 @@ from metalmark.workload import WorkloadInfo
 
 MOST_CELLS = 10_000
 
+Combinations = list[dict[str, Scalar]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
     """A command's lists, parsed. `devices` is per framework, since `all` means other devices for each."""
 
     workloads: Sequence[WorkloadInfo]
-    params: Mapping[str, str]
+    params: Mapping[str, Combinations]
+    """By workload, as `combine` makes them."""
     modes: Sequence[Mode]
     devices: Mapping[str, Sequence[Device]]
     settings: Sequence[Settings]
     budget: Budget
     seed: int = 0
-    every_framework: bool = False
-    """`--framework all`: leave out, rather than refuse, what a workload has no implementation for."""
-    options: Sequence[str] = ()
-    """The command's own flags, to name the nearest when a parameter is unknown."""
     left_out: list[str] = field(default_factory=list)
 
 
 def expand(wish: Wish) -> tuple[Plan, ...]:
-    _refuse_unknown(wish)
     plans = tuple(plan for workload in wish.workloads for plan in _of(workload, wish))
     if not plans:
         raise UsageError(
@@ -46,19 +44,53 @@ def expand(wish: Wish) -> tuple[Plan, ...]:
     return plans
 
 
+def combine(
+    workloads: Sequence[WorkloadInfo], given: Mapping[str, str], options: Sequence[str]
+) -> dict[str, Combinations]:
+    """Every combination of each workload's parameters. A parameter need be known to one of the workloads
+    only (`mnist-mlp,bert --size tiny`); one that none knows is answered with the nearest, `options` included."""
+    known = {param.name for workload in workloads for param in workload.params}
+    for name in given:
+        if name not in known:
+            raise _unknown(name, workloads, known, options)
+    combinations = {}
+    for workload in workloads:
+        lists = [
+            parse_param(param, given[param.name]) if param.name in given else [param.default]
+            for param in workload.params
+        ]
+        names = [param.name for param in workload.params]
+        combinations[workload.name] = [dict(zip(names, values, strict=True)) for values in product(*lists)]
+    return combinations
+
+
+def require(workloads: Sequence[WorkloadInfo], frameworks: Sequence[str]) -> None:
+    """Each framework was named: a workload that has no implementation for one is an error, not a gap."""
+    for workload in workloads:
+        for framework in frameworks:
+            if framework not in workload.frameworks:
+                raise UsageError(
+                    f"{workload.name} has no implementation for {framework}.",
+                    hint=f"It has: {', '.join(workload.frameworks)}.",
+                )
+
+
 def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
-    lists = [_values(workload, name, wish.params) for name in (param.name for param in workload.params)]
-    names = [param.name for param in workload.params]
-    frameworks = list(_frameworks(workload, wish))
     modes = [mode for mode in wish.modes if mode in workload.modes]
     if not modes:
         raise UsageError(f"{workload.name} has no {wish.modes[0].value}.", hint=f"It has: {', '.join(workload.modes)}.")
-    for mode, values, settings in product(modes, product(*lists), wish.settings):
+    frameworks = [name for name in wish.devices if name in workload.frameworks]
+    wish.left_out.extend(
+        f"{workload.name} on {name} not run: it has no implementation for it."
+        for name in wish.devices
+        if name not in workload.frameworks
+    )
+    for mode, params, settings in product(modes, wish.params[workload.name], wish.settings):
         for framework in frameworks:
             for device in wish.devices[framework]:
                 yield Plan(
                     workload=workload.name,
-                    params=dict(zip(names, values, strict=True)),
+                    params=params,
                     mode=mode,
                     framework=framework,
                     device=device,
@@ -69,34 +101,12 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
                 )
 
 
-def _frameworks(workload: WorkloadInfo, wish: Wish) -> Iterator[str]:
-    for framework in wish.devices:
-        if framework in workload.frameworks:
-            yield framework
-        elif wish.every_framework:
-            wish.left_out.append(f"{workload.name} on {framework}: it has no implementation for it.")
-        else:
-            raise UsageError(
-                f"{workload.name} has no implementation for {framework}.",
-                hint=f"It has: {', '.join(workload.frameworks)}.",
-            )
-
-
-def _values(workload: WorkloadInfo, name: str, given: Mapping[str, str]) -> list[Scalar]:
-    param = next(param for param in workload.params if param.name == name)
-    return parse_param(param, given[name]) if name in given else [param.default]
-
-
-def _refuse_unknown(wish: Wish) -> None:
-    """A parameter need be known to one of the workloads only: `mnist-mlp,bert --size tiny`."""
-    known = {param.name for workload in wish.workloads for param in workload.params}
-    for name in wish.params:
-        if name not in known:
-            flag = f"--{name.replace('_', '-')}"
-            flags = sorted(f"--{each.replace('_', '-')}" for each in known)
-            near = difflib.get_close_matches(flag, [*flags, *wish.options], n=1)
-            names = ", ".join(workload.name for workload in wish.workloads)
-            raise UsageError(
-                f"{names} has no parameter {flag}{f'; did you mean {near[0]}?' if near else '.'}",
-                hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
-            )
+def _unknown(name: str, workloads: Sequence[WorkloadInfo], known: set[str], options: Sequence[str]) -> UsageError:
+    flag = f"--{name.replace('_', '-')}"
+    flags = sorted(f"--{each.replace('_', '-')}" for each in known)
+    near = difflib.get_close_matches(flag, [*flags, *options], n=1)
+    names = ", ".join(workload.name for workload in workloads)
+    return UsageError(
+        f"{names} has no parameter {flag}{f'; did you mean {near[0]}?' if near else '.'}",
+        hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
+    )

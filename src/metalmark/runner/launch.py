@@ -175,7 +175,8 @@ def _died(code: int, output: Path, oom_killed: bool) -> Failed:
         return Failed(
             kind=FailureKind.OUT_OF_MEMORY, message=message, hint="Use a smaller --batch-size.", detail=detail
         )
-    hint = ""
+    last = detail.splitlines()[-1][:300] if detail else ""
+    hint = f"Its last line: {last}" if last else ""
     if code == -signal.SIGKILL:
         hint = "SIGKILL from outside is most often the system's out-of-memory killer: try a smaller --batch-size."
     return Failed(

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from keras import layers
+
+
+def make(images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+    model = keras.Sequential(
+        [
+            keras.Input(images.shape[1:]),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.Adam(1e-5)
+    optimizer.build(model.trainable_variables)
+    x, y = jax.device_put(images), jax.device_put(labels)
+
+    def compute(trainable: Any, fixed: Any, x: Any, y: Any) -> Any:
+        outputs, fixed = model.stateless_call(trainable, fixed, x, training=True)
+        return loss_of(y, outputs), fixed
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: Any, x: Any, y: Any) -> Any:
+        trainable, fixed, slots = state
+        (loss, fixed), gradients = jax.value_and_grad(compute, has_aux=True)(trainable, fixed, x, y)
+        trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
+        return (trainable, fixed, slots), loss
+
+    held = [
+        (
+            [v.value for v in model.trainable_variables],
+            [v.value for v in model.non_trainable_variables],
+            [v.value for v in optimizer.variables],
+        )
+    ]
+
+    def loop(steps: int) -> None:
+        state = held[0]
+        for _ in range(steps):
+            state, _ = step(state, x, y)
+        held[0] = jax.block_until_ready(state)
+
+    return loop

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mlx import core as mx
+from mlx import nn, optimizers
+
+
+def make(images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+    side = (images.shape[1] - 2) // 2
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        partial(mx.flatten, start_axis=1),
+        nn.Linear(32 * side * side, 10),
+    )
+    optimizer = optimizers.Adam(1e-5)
+    x, y = mx.array(images), mx.array(labels)
+
+    def compute(model: Any, x: Any, y: Any) -> Any:
+        return nn.losses.cross_entropy(model(x), y, reduction="mean")
+
+    gradients_of = nn.value_and_grad(model, compute)
+
+    def loop(steps: int) -> None:
+        for _ in range(steps):
+            loss, gradients = gradients_of(model, x, y)
+            optimizer.update(model, gradients)
+            mx.eval(model.parameters(), optimizer.state, loss)
+
+    return loop

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+
+def make(images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+    model = keras.Sequential(
+        [
+            keras.Input(images.shape[1:]),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.Adam(1e-5)
+    optimizer.build(model.trainable_variables)
+    x, y = tf.constant(images), tf.constant(labels)
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    def loop(steps: int) -> None:
+        for _ in range(steps):
+            loss = step(x, y)
+        loss.numpy()
+
+    return loop
