@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -113,29 +114,32 @@ def test_a_child_that_starts_later_is_found(start: Start) -> None:
     read_until(sensor, lambda found: found["process_memory"] > alone + 70_000_000)
 
 
-def test_a_grandchild_is_found_and_outlives_its_parent_in_the_sum(start: Start) -> None:
-    grandchild = "data = bytearray(b'x') * 80_000_000; print('up', flush=True); sys.stdin.read()"
+def test_a_grandchild_still_counts_when_its_parent_has_ended(start: Start, tmp_path: Path) -> None:
+    grandchild = "import sys; data = bytearray(b'x') * 80_000_000; sys.stdin.read()"
     child = (
-        "import subprocess, sys; sys.stdin.readline()\n"
-        f"subprocess.Popen([sys.executable, '-c', 'import sys\\n' + {grandchild!r}])"
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}])\n"
+        f"while not os.path.exists({str(tmp_path / 'end')!r}): time.sleep(0.02)\n"
+        "os._exit(0)"
     )
     parent = start(
         "import subprocess, sys; print('up', flush=True); sys.stdin.readline()\n"
         f"subprocess.run([sys.executable, '-c', {child!r}])\n"
-        "sys.stdin.read()\n"
+        "print('orphaned', flush=True); sys.stdin.read()\n"
     )
     assert parent.stdin is not None
     assert parent.stdout is not None
     sensor = ProcessSensor(parent.pid)
     assert sensor.available() is None
     alone = read(sensor)["process_memory"]
-    parent.stdin.write("\n")  # the child starts, and waits for its own line
+    parent.stdin.write("\n")
     parent.stdin.flush()
-    read_until(sensor, lambda found: found["process_memory"] > alone + 2_000_000)
-    parent.stdin.write("\n")  # the grandchild starts, and the child ends
-    parent.stdin.flush()
-    assert parent.stdout.readline() == "up\n"
     read_until(sensor, lambda found: found["process_memory"] > alone + 70_000_000)
+    (tmp_path / "end").touch()
+    assert parent.stdout.readline() == "orphaned\n"
+    for _ in range(15):  # long enough for another look at who is there
+        assert read(sensor)["process_memory"] > alone + 70_000_000
+        time.sleep(0.1)
 
 
 def test_a_process_that_ended_gives_nothing_waited_for_or_not(start: Start) -> None:

@@ -62,7 +62,12 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
         Limit(setting="threads", only=("cpu",), reason=_THREADS),
     ),
     "mlx": (
-        Limit(setting="dtype", value="tf32", reason="MLX has no switch for TensorFloat-32."),
+        Limit(
+            setting="dtype",
+            value="tf32",
+            only=("cuda",),
+            reason="of Apple's GPUs only the M5's has such a mode, and MLX does not say whether it was used.",
+        ),
         Limit(setting="graph", reason=_GRAPH),
         Limit(setting="fused", reason="MLX optimisers have no fused implementation; --compile fuses the update."),
         Limit(setting="threads", value=None, reason="MLX has no switch for its CPU threads."),

@@ -219,21 +219,21 @@ def _cast(tree: Any, dtype: Any | None) -> Any:
 
 def _cast_constants(model: Any, dtype: Any, *, training: bool) -> None:
     """Cast once what no step changes. One float32 array left among them would make all after it float32 again."""
-    keep = dict(_statistics(model, lambda module: module.training))
+    keep = _statistics(model, lambda module: module.training)
     if training:
         keep |= dict(tree_flatten(model.trainable_parameters()))
     constants = [(name, array) for name, array in tree_flatten(model.parameters()) if name not in keep]
     model.load_weights([(name, _cast(array, dtype)) for name, array in constants], strict=False)
 
 
-def _statistics(model: Any, wanted: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+def _statistics(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
     """Running means and variances: MLX lists them among the parameters, PyTorch does not."""
-    return [
-        (f"{name}.{key}" if name else key, module[key])
+    return {
+        f"{name}.{key}": module[key]
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm) and module.track_running_stats and wanted(module)
         for key in ("running_mean", "running_var")
-    ]
+    }
 
 
 def _number(array: Any) -> float:

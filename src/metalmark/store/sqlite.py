@@ -172,14 +172,15 @@ class Store:
             raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
         if not readonly:
             _make_folder(self.path)
-        writable = not readonly and (not exists or os.access(self.path, os.W_OK))
-        connection = self._connect(writable, readonly)
+        # WAL writes beside the file, so its folder must be writable too.
+        places = [self.path, self.path.parent] if exists else [self.path.parent]
+        connection = self._connect(all(os.access(place, os.W_OK) for place in places), readonly)
         self._recognise(connection, fresh=not exists)
         return connection
 
     def _connect(self, writable: bool, readonly: bool) -> sqlite3.Connection:
         uri = self.path.resolve().as_uri()
-        if writable or (readonly and os.access(self.path, os.W_OK)):
+        if writable:
             return sqlite3.connect(f"{uri}?mode=rwc", uri=True, timeout=self._wait_s, isolation_level=None)
         if not readonly:
             raise StoreError(f"The store {self.path} can't be used: it is read-only.", hint=ELSEWHERE)

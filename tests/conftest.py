@@ -1,0 +1,60 @@
+"""What every test shares: a store of its own, and the command as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.workloads.catalog import load
+
+ROOT = Path(__file__).parents[1]
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def store_file(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite3"
+
+
+@pytest.fixture
+def cli(store_file: Path) -> Cli:
+    """Runs `metalmark ARGS` in a process of its own, in the repository, with a store of its own."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "metalmark", *map(str, arguments)],
+            env={**os.environ, "METALMARK_STORE": str(store_file), **environment},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=240,
+        )
+
+    return run
+
+
+@pytest.fixture
+def fake_plan() -> Callable[..., Plan]:
+    """A plan for the software device, short by default."""
+
+    def make(mode: Mode = Mode.TRAINING, budget: Budget | None = None, **params: object) -> Plan:
+        defaults = {param.name: param.default for param in load("fake").params}
+        return Plan(
+            workload="fake",
+            params={**defaults, **params},  # type: ignore[dict-item]
+            mode=mode,
+            framework="fake",
+            device=Device(kind=DeviceKind.GPU),
+            budget=budget or Budget(seconds=0.2),
+        )
+
+    return make

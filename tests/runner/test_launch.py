@@ -1,0 +1,163 @@
+"""Real worker processes on the software device: every way to end is classified, and none takes the parent along."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from metalmark.plan import Budget, Mode, Plan
+from metalmark.record import Completed, Failed, FailureKind
+from metalmark.runner import launch
+from metalmark.runner.job import Progress
+from metalmark.runner.launch import run_cell
+
+Plans = Callable[..., Plan]
+
+
+def failure(plan: Plan) -> Failed:
+    outcome = run_cell(plan).outcome
+    assert isinstance(outcome, Failed)
+    return outcome
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_cell_completes(fake_plan: Plans, mode: Mode) -> None:
+    heard: list[Progress] = []
+    ended = run_cell(fake_plan(mode), on_progress=heard.append)
+    outcome = ended.outcome
+    assert isinstance(outcome, Completed)
+    assert outcome.placed_on == "fake:0"
+    assert [p.phase for p in heard if p.phase in ("import", "build", "first step")] == ["import", "build", "first step"]
+    phases = outcome.phases
+    assert 0 <= phases.import_s <= phases.build_s <= phases.first_step_s <= phases.warmup_s <= phases.measure_s
+    assert phases.measure_s <= outcome.measurement.blocks[0].at_s <= phases.end_s
+    assert {"process_cpu", "process_memory"} <= {series.name for series in ended.telemetry.series}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "signal_name"),
+    [
+        ("oom", FailureKind.OUT_OF_MEMORY, None),
+        ("raise", FailureKind.CRASHED, None),
+        ("crash", FailureKind.CRASHED, "SIGSEGV"),
+        ("kill", FailureKind.CRASHED, "SIGKILL"),
+        ("nan", FailureKind.WRONG_RESULT, None),
+        ("no-sync", FailureKind.WRONG_RESULT, None),
+    ],
+)
+def test_how_it_ended(fake_plan: Plans, fault: str, kind: FailureKind, signal_name: str | None) -> None:
+    failed = failure(fake_plan(fault=fault))
+    assert failed.kind is kind
+    assert failed.signal == signal_name
+
+
+def test_a_device_that_is_too_small(fake_plan: Plans) -> None:
+    assert failure(fake_plan(batch_size=64, memory_mb=32)).kind is FailureKind.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("fault", ["hang", "open-hang"])
+def test_silence_is_a_hang(fake_plan: Plans, fault: str) -> None:
+    failed = failure(fake_plan(budget=Budget(stall_s=1.5), fault=fault))
+    assert failed.kind is FailureKind.TIMED_OUT
+    assert "No sign of life" in failed.message
+    assert failed.phase == ("build" if fault == "open-hang" else "warm-up")
+
+
+def test_too_long_in_all_is_a_time_out(fake_plan: Plans) -> None:
+    failed = failure(fake_plan(budget=Budget(seconds=100, timeout_s=2.0)))
+    assert failed.kind is FailureKind.TIMED_OUT
+    assert "Not done after 2 s" in failed.message
+
+
+def test_a_module_that_hangs_at_import(fake_plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time, sys\nif 'metalmark.runner.worker' in sys.orig_argv: time.sleep(1e6)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    failed = failure(fake_plan(budget=Budget(stall_s=1.5)))
+    assert failed.kind is FailureKind.TIMED_OUT
+    assert failed.phase == "start"
+
+
+def test_rubbish_on_every_output_harms_nothing(fake_plan: Plans) -> None:
+    assert isinstance(run_cell(fake_plan(fault="rubbish")).outcome, Completed)
+
+
+def test_rubbish_as_outcome_is_a_crash(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A worker that writes nonsense where its outcome belongs, and rubbish on the progress pipe."""
+    body = (
+        "import os, sys; os.write(int(os.environ['METALMARK_PROGRESS_FD']), b'\\xff{]\\n' * 9); "
+        "open(sys.argv[-1], 'wb').write(b'{\\xff')"
+    )
+    impostor = tmp_path / "python"
+    impostor.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{body}" "$@"\n')
+    impostor.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(impostor))
+    failed = failure(fake_plan())
+    assert failed.kind is FailureKind.CRASHED
+    assert "can't be read" in failed.message
+
+
+def test_the_systems_own_killer_is_out_of_memory(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([3, 4])
+    monkeypatch.setattr(launch, "_oom_kills", lambda: next(counts))
+    failed = failure(fake_plan(fault="kill"))
+    assert failed.kind is FailureKind.OUT_OF_MEMORY
+
+
+def test_ctrl_c_stops_the_worker(fake_plan: Plans) -> None:
+    workers: list[psutil.Process] = []
+
+    def interrupt(progress: Progress) -> None:
+        if progress.phase == "measure":
+            workers.extend(psutil.Process().children())
+            raise KeyboardInterrupt
+
+    outcome = run_cell(fake_plan(budget=Budget(seconds=60)), on_progress=interrupt).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.INTERRUPTED
+    assert workers
+    assert not any(worker.is_running() for worker in workers)
+
+
+PARENT = """
+from metalmark.plan import *
+from metalmark.runner.launch import run_cell
+from metalmark.workloads.catalog import load
+params = {p.name: p.default for p in load("fake").params}
+plan = Plan(workload="fake", params=params, mode=Mode.TRAINING, framework="fake",
+            device=Device(kind=DeviceKind.GPU), budget=Budget(seconds=600))
+run_cell(plan, on_progress=lambda progress: print(progress.phase, flush=True))
+"""
+
+
+def test_the_worker_dies_with_a_parent_that_was_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    for line in parent.stdout:
+        if line.strip() == "measure":
+            break
+    (worker,) = psutil.Process(parent.pid).children()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 20
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_no_descriptor_is_left_open(fake_plan: Plans) -> None:
+    run_cell(fake_plan())
+    before = psutil.Process().num_fds()
+    for fault in ("none", "crash", "oom"):
+        run_cell(fake_plan(fault=fault))
+    assert psutil.Process().num_fds() == before
