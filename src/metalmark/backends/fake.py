@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from metalmark.backends.base import RING, DeviceReport, Placement, Probe
+from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
 from metalmark.plan import DeviceKind, Mode, Plan
 from metalmark.record import DeviceMemory
@@ -135,6 +136,7 @@ class FakeBackend:
     def open(self, plan: Plan, workload: Workload) -> Iterator[FakeSession]:
         if plan.device.kind not in (DeviceKind.GPU, DeviceKind.ANY, DeviceKind.CPU):
             raise UnsupportedError(f"The software device has no {plan.device}.", hint="Use --device gpu, cpu or any.")
+        FRAMEWORKS[self.name].check(plan.settings, "gpu")
         params = workload.recipe("fake", plan.params).model
         if "open-hang" in str(params["fault"]):
             time.sleep(1e6)

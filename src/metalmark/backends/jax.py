@@ -49,7 +49,10 @@ class JaxSession:
         model = recipe.model
         self.parameters = count_weights(model)
         self.trainable_parameters = count(model.trainable_variables)
-        self.notes: tuple[str, ...] = ()
+        threads = plan.settings.threads
+        # Seen on Linux with --threads 1: 1.2 cores busy.
+        extra = f"XLA's pool has the {threads} threads asked for; the thread that runs the step computes beside them."
+        self.notes = (extra,) if threads else ()
         work, state, fixed = self._make_work(recipe, plan.settings)
         # The state is donated: without that, weights that a step only hands on would be copied in each step.
         self._work = jax.jit(work, donate_argnums=0)
@@ -61,7 +64,7 @@ class JaxSession:
         self._next = 0
         self._output: Any = ()
         (self._device,) = self._trainable()[0].devices()
-        self.placement = Placement(device=str(self._device), name=_name(self._device, plan.settings.threads))
+        self.placement = Placement(device=str(self._device), name=_name(self._device, threads))
 
     def step(self) -> None:
         inputs, targets = self._ring[self._next]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metalmark.plan import Plan
+from metalmark.plan import DeviceKind, Plan
 from metalmark.record import Completed, Failed, Record
 from metalmark.stats import Interval, median, samples_per_second, step_interval
+
+OPEN_KINDS = {DeviceKind.GPU, DeviceKind.ANY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +69,10 @@ class Cell:
 
     @property
     def device(self) -> str:
-        """What was asked for, and where it ran when that is another word."""
+        """What was asked for, and where it ran when the word left that open."""
         asked = str(self.plan.device)
-        ran = {run.placed_on for run in self.completed}
-        return asked if not ran or ran <= {asked, f"{asked}:0"} else f"{asked} → {', '.join(sorted(ran))}"
+        ran = sorted({run.placed_on for run in self.completed})
+        return f"{asked} → {', '.join(ran)}" if ran and self.plan.device.kind in OPEN_KINDS else asked
 
 
 def cells_of(records: Iterable[Record]) -> list[Cell]:
