@@ -53,7 +53,7 @@ def test_failures_are_cells_and_the_sweep_goes_on(cli: Cli) -> None:
     run = cli("bench", "fake", *QUICK, "--fault", "oom,crash,wrong,none", "--markdown")
     assert run.returncode == 1
     lines = [line for line in run.stdout.splitlines() if line.startswith("| ")]
-    assert [line.split(" | ")[-1].strip(" |") for line in lines[2:]][:3] == ["out of memory", "crashed", "wrong result"]
+    assert [line.split(" | ")[-2].strip(" |") for line in lines[2:]][:3] == ["out of memory", "crashed", "wrong result"]
     assert "loss" in lines[-1]
     assert "SIGSEGV" in run.stdout
 

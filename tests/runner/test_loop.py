@@ -67,7 +67,7 @@ def test_noise_that_never_settles_is_said(fake_plan: Plans) -> None:
         ("nan", Mode.TRAINING, "nan at step"),
         ("nan", Mode.INFERENCE, "nan at step"),
         ("wrong", Mode.TRAINING, "did not fall on a fixed batch"),
-        ("frozen", Mode.TRAINING, "None of 1 trainable arrays changed"),
+        ("frozen", Mode.TRAINING, "1 of 1 trainable arrays did not change"),
         ("wrong", Mode.INFERENCE, "same output"),
         ("no-sync", Mode.TRAINING, "still working after synchronize"),
         ("no-sync", Mode.INFERENCE, "still working after synchronize"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from metalmark.backends.limits import LIMITS, Limit
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError
-from metalmark.plan import Settings
+from metalmark.plan import Dtype, Settings
 
 if TYPE_CHECKING:
     from metalmark.backends.base import Backend
@@ -32,6 +32,11 @@ def _keras(backend: str) -> Callable[[Settings], Environment]:
         return variables
 
     return environment
+
+
+def _mlx(settings: Settings) -> Environment:
+    # On NVIDIA and on the M5, MLX computes float32 in TensorFloat-32 unless told not to: float32 here means float32.
+    return {"MLX_ENABLE_TF32": "1" if settings.dtype is Dtype.TF32 else "0"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ FRAMEWORKS: dict[str, Framework] = {
             packages=("jax", "keras"),
             environment=_keras("jax"),
         ),
-        Framework(name="mlx", title="MLX", family="mlx", packages=("mlx",)),
+        Framework(name="mlx", title="MLX", family="mlx", packages=("mlx",), environment=_mlx),
         Framework(name="fake", title="a device in software, for tests", family="fake", packages=(), hidden=True),
     )
 }

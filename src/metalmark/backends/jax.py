@@ -83,9 +83,9 @@ class JaxSession:
         return tuple(float(jnp.mean(jnp.abs(array))) for array in self._trainable())
 
     def memory(self) -> DeviceMemory:
-        stats = self._device.memory_stats()
         if self._device.platform == "cpu":
             return HOST_MEMORY
+        stats = self._device.memory_stats()
         if not stats:
             return unknown_memory(f"JAX has no memory counters for {self._device}")
         return DeviceMemory(

@@ -66,7 +66,7 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
             setting="dtype",
             value="tf32",
             only=("cuda",),
-            reason="of Apple's GPUs only the M5's has such a mode, and MLX does not say whether it was used.",
+            reason="it is NVIDIA's; of other GPUs only the M5's has it, and MLX does not say whether it was used.",
         ),
         Limit(setting="graph", reason=_GRAPH),
         Limit(setting="fused", reason="MLX optimisers have no fused implementation; --compile fuses the update."),

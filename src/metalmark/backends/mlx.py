@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -24,6 +24,8 @@ from metalmark.workload import Recipe, Workload
 HALF = {Dtype.BFLOAT16: mx.bfloat16, Dtype.FLOAT16: mx.float16}
 LOSS_SCALE = 1024.0
 """Small gradients are zero in float16 unless the loss is scaled up. Fixed: MLX has no dynamic scaler."""
+CPU_KERNELS = "MLX keeps the CPU kernels it compiles in a folder: only the first run's first step makes them."
+NOT_ITS_SPEED = "MLX's CPU build for Linux computes with reference kernels: this is not MLX's speed on Apple Silicon."
 
 
 class MlxSession:
@@ -37,7 +39,9 @@ class MlxSession:
             _require_images(model)
         self.parameters = _count(model.parameters()) - _count(_statistics(model, lambda _: True))
         self.trainable_parameters = _count(model.trainable_parameters())
-        self.notes: tuple[str, ...] = ()
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        foreign = (NOT_ITS_SPEED,) if platform.system() == "Linux" else ()
+        self.notes = (CPU_KERNELS, *foreign) if on_cpu else ()
         half = HALF.get(settings.dtype)
         if half is not None:
             _cast_constants(model, half, training=self._training)
@@ -128,9 +132,8 @@ class MlxBackend:
     def open(self, plan: Plan, workload: Workload) -> Iterator[MlxSession]:
         device, device_type = _resolve(plan.device)
         FRAMEWORKS[self.name].check(plan.settings, device_type)
-        # On NVIDIA and on the M5, MLX computes float32 in TensorFloat-32 unless told not to: float32 here means
-        # float32. It reads this when the first product is made, so it must stand before any work.
-        os.environ["MLX_ENABLE_TF32"] = "1" if plan.settings.dtype is Dtype.TF32 else "0"
+        if plan.settings.compile:
+            _require_compiler(device_type)
         before = mx.default_device()
         mx.set_default_device(device)
         mx.random.seed(plan.seed)
@@ -242,6 +245,15 @@ def _number(array: Any) -> float:
 
 def _count(arrays: Any) -> int:
     return sum(array.size for _, array in tree_flatten(arrays))
+
+
+def _require_compiler(device_type: str) -> None:
+    """Where it can't compile, MLX runs the plain function and says nothing."""
+    if device_type == "cpu" and shutil.which("g++") is None:
+        raise UnsupportedError(
+            "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not on the PATH.", hint="Install g++."
+        )
+    mx.enable_compile()  # else a MLX_DISABLE_COMPILE of any value would undo the setting
 
 
 def _require_images(model: Any) -> None:

@@ -39,6 +39,7 @@ class TorchSession:
         ]
         self._next = 0
         self._output: torch.Tensor | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
         self.placement = Placement(device=str(self._trainable[0].device), name=kind.name(device.index or 0))
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.trainable_parameters = sum(p.numel() for p in self._trainable)
@@ -81,7 +82,7 @@ class TorchSession:
             forward = torch.compile(infer) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
-            return self._captured(work, training=False) if settings.graph else work
+            return self._captured(work) if settings.graph else work
 
         def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             with autocast():
@@ -95,7 +96,7 @@ class TorchSession:
             stepper(value)
             return value.detach()
 
-        return self._captured(train, training=True) if settings.graph else train
+        return self._captured(train) if settings.graph else train
 
     def _stepper(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
         """Backward and update. float16 gradients underflow, so they are scaled there."""
@@ -105,7 +106,7 @@ class TorchSession:
         if settings.graph and not settings.fused:
             options["capturable"] = True
         try:
-            optimizer = make(self._trainable, **options)
+            optimizer = self._optimizer = make(self._trainable, **options)
         except (TypeError, RuntimeError, ValueError) as error:
             if not options:
                 raise
@@ -143,12 +144,12 @@ class TorchSession:
         return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
 
     def _captured(
-        self, work: Callable[[Tensors, torch.Tensor], torch.Tensor], *, training: bool
+        self, work: Callable[[Tensors, torch.Tensor], torch.Tensor]
     ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
         """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
         inputs, targets = self._ring[0]
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
-        before = [p.detach().clone() for p in self._trainable] if training else []
+        before = {name: value.clone() for name, value in self._model.state_dict().items()}
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -159,9 +160,9 @@ class TorchSession:
         with torch.cuda.graph(graph):
             output = work(*held)
         # The warm-up trained a little; begin where every other session begins, so that the proof starts there.
-        with torch.no_grad():
-            for parameter, value in zip(self._trainable, before, strict=training):
-                parameter.copy_(value)
+        self._model.load_state_dict(before)
+        if self._optimizer is not None:
+            _forget(self._optimizer)
 
         def replay(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             for mine, given in zip(held[0], inputs, strict=True):
@@ -213,6 +214,14 @@ def _to_device(arrays: tuple[Any, ...], device: torch.device, layout: torch.memo
         options = {"memory_format": layout} if tensor.ndim == 4 else {}
         tensors.append(tensor.to(device=device, **options))
     return tuple(tensors)
+
+
+def _forget(optimizer: torch.optim.Optimizer) -> None:
+    """In place, since the graph holds these tensors: every state of PyTorch's optimisers begins at 0, but for one."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                value.fill_(1.0 if name == "mu_product" else 0.0)
 
 
 def _logits(output: Any) -> torch.Tensor:

@@ -68,6 +68,11 @@ class Cell:
         return int(max(held)) if held else None
 
     @property
+    def flags(self) -> dict[str, str]:
+        """Name → evidence, of any of the processes."""
+        return {flag.name: flag.evidence for record in self.records for flag in record.flags}
+
+    @property
     def device(self) -> str:
         """What was asked for, and where it ran when the word left that open."""
         asked = str(self.plan.device)

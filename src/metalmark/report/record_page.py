@@ -86,4 +86,5 @@ def _telemetry(record: Record) -> list[str]:
             shown = size(median(inside)) if series.unit == "bytes" else f"{figures(median(inside))} {series.unit}"
             parts.append(f"{series.name} {shown}")
     lines = [f"  while measured (median): {', '.join(parts)}"] if parts else []
+    lines += [f"  flag {flag.name}: {flag.evidence}" for flag in record.flags]
     return lines + [f"  no {name}: {reason}" for name, reason in record.telemetry.absent.items()]

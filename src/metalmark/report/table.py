@@ -20,7 +20,8 @@ class Table:
     notes: tuple[str, ...]
 
 
-FIGURES = ("step", "±95%", "samples/s", "first step", "memory", "proof")
+FIGURES = ("step", "±95%", "samples/s", "first step", "memory", "proof", "flags")
+TEXTS = {"proof", "flags"}
 
 
 def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
@@ -38,7 +39,7 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
         cell = found.get(_key(plan))
         rows.append((*lead, plan.framework, cell.device if cell else str(plan.device), *_figures(cell)))
     numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
-    numeric = (*(name in numbers for name in names), False, False, *(name != "proof" for name in FIGURES))
+    numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in FIGURES))
     return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption=_caption(every, names), notes=notes(cells))
 
 
@@ -58,6 +59,12 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     for reason, group in reasons.items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         lines.append(f"{_name(group[0].plan, params)}{more}: {reason}")
+    flagged: dict[str, Cell] = {}
+    for cell in cells:
+        for name in cell.flags:
+            flagged.setdefault(name, cell)
+    for name, cell in flagged.items():
+        lines.append(f"{name}: {cell.flags[name]} ({_name(cell.plan, params)}).")
     said: dict[str, set[str]] = {}
     for cell in cells:
         for run in cell.completed:
@@ -72,7 +79,7 @@ def _figures(cell: Cell | None) -> tuple[str, ...]:
         return ("",) * len(FIGURES)
     failure = cell.failure
     if failure:
-        return ("-", "", "-", "", "", failure.kind.value)
+        return ("-", "", "-", "", "", failure.kind.value, "")
     interval = cell.interval
     memory = cell.peak_bytes if cell.peak_bytes is not None else cell.process_bytes
     return (
@@ -82,6 +89,7 @@ def _figures(cell: Cell | None) -> tuple[str, ...]:
         seconds(cell.first_step_s),
         size(memory) if memory is not None else "",
         cell.completed[0].proof.statement,
+        ", ".join(cell.flags),
     )
 
 

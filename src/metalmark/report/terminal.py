@@ -7,14 +7,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from metalmark.report.table import Table
+from metalmark.report.table import TEXTS, Table
 from metalmark.scrub import printable
 
 
 def render(table: Table) -> RenderableType:
     grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title=None, header_style="bold")
     for header, numeric in zip(table.headers, table.numeric, strict=True):
-        grid.add_column(header, justify="right" if numeric else "left", no_wrap=header != "proof")
+        grid.add_column(header, justify="right" if numeric else "left", no_wrap=header not in TEXTS)
     for row in table.rows:
         grid.add_row(*(Text(printable(value)) for value in row))
     return Group(Text(printable(table.caption), style="bold"), grid)

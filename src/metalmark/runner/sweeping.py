@@ -10,6 +10,7 @@ from typing import Protocol
 import metalmark
 from metalmark.machine.identity import identify
 from metalmark.record import Failed, FailureKind, Record, Software
+from metalmark.runner.flags import flags_of
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell
 from metalmark.scrub import scrub
@@ -71,6 +72,7 @@ def run_sweep(
             ),
             outcome=ended.outcome,
             telemetry=ended.telemetry,
+            flags=flags_of(ended.outcome, ended.telemetry, identify()),
         )
         keep(record)
         listener.ended(record)

@@ -1,0 +1,116 @@
+"""On an NVIDIA GPU: every setting completes through a real worker, and a captured step trains what an eager one does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.record import Completed, Failed, FailureKind
+from metalmark.runner.ask import NoAnswer
+from metalmark.runner.launch import run_cell
+from metalmark.runner.probing import probe_all
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def why_not(framework: str) -> str:
+    """Empty when this framework has CUDA here; else its probe's own reason."""
+    if FRAMEWORKS[framework].missing():
+        return f"{framework} is not installed"
+    probe = probe_all([framework])[framework]
+    if isinstance(probe, NoAnswer):
+        return probe.reason
+    (report,) = [report for report in probe.devices if report.word == "cuda"]
+    return "" if report.present else report.reason
+
+
+def require(framework: str) -> None:
+    if reason := why_not(framework):
+        pytest.skip(f"no CUDA for {framework}: {reason}")
+
+
+def cell(
+    framework: str, mode: Mode, settings: Settings, *, pixels: int = 32, batch_size: int = 4
+) -> Completed | Failed:
+    plan = Plan(
+        workload="conv256",
+        params={"batch_size": batch_size, "pixels": pixels},
+        mode=mode,
+        framework=framework,
+        device=Device(kind=DeviceKind.CUDA),
+        settings=settings,
+        budget=Budget(steps=20),
+    )
+    return run_cell(plan).outcome
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("graph", [False, True])
+def test_torch_settings(dtype: Dtype, mode: Mode, graph: bool) -> None:
+    require("torch")
+    for compiled, fused in product([False, True], repeat=2):
+        settings = Settings(dtype=dtype, graph=graph, compile=compiled, fused=fused, channels_last=fused)
+        outcome = cell("torch", mode, settings)
+        if dtype is Dtype.FLOAT16 and graph and not fused and mode is Mode.TRAINING:
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.UNSUPPORTED
+            continue
+        assert isinstance(outcome, Completed), outcome
+        assert outcome.placed_on == "cuda:0"
+        assert isinstance(outcome.memory.peak_bytes, int)
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+def test_jax(dtype: Dtype) -> None:
+    require("jax")
+    outcome = cell("jax", Mode.TRAINING, Settings(dtype=dtype))
+    assert isinstance(outcome, Completed), outcome
+    assert "cuda" in outcome.placed_on
+
+
+def test_an_absurd_batch_is_out_of_memory() -> None:
+    require("torch")
+    outcome = cell("torch", Mode.TRAINING, Settings(), pixels=2048, batch_size=1200)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.OUT_OF_MEMORY
+
+
+SAME = """
+from metalmark.backends.torch import BACKEND
+from metalmark.plan import *
+from metalmark.workloads.catalog import load
+def losses(**settings):
+    plan = Plan(workload="mnist-mlp", params={"batch_size": 16}, mode=Mode.TRAINING, framework="torch",
+                device=Device(kind=DeviceKind.CUDA), settings=Settings(**settings))
+    with BACKEND.open(plan, load("mnist-mlp")) as session:
+        found = []
+        for _ in range(20):
+            session.step()
+            session.synchronize()
+            found.append(session.proof())
+        return found
+eager = losses()
+for settings in ({"graph": True}, {"graph": True, "fused": True}, {"graph": True, "fused": True, "compile": True}):
+    graph = losses(**settings)
+    assert all(abs(a - b) < 1e-3 * abs(a) for a, b in zip(eager, graph)), (settings, eager, graph)
+    assert graph[0] != graph[1], "the second batch was copied into the graph's buffers"
+print("same")
+"""
+
+
+def test_a_captured_step_trains_what_an_eager_one_does() -> None:
+    require("torch")
+    run = subprocess.run(
+        [sys.executable, "-c", SAME], env={**os.environ}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.strip() == "same", run.stderr[-2000:]
