@@ -103,7 +103,7 @@ class TorchSession:
         options: dict[str, bool] = {}
         if settings.fused:
             options["fused"] = True
-        if settings.graph and not settings.fused:
+        if settings.graph:
             options["capturable"] = True
         try:
             optimizer = self._optimizer = make(self._trainable, **options)

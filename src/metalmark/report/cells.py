@@ -56,6 +56,12 @@ class Cell:
         return max(known) if known else None
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What the device counted; on the CPU, and where nothing counts, what the process held."""
+        on_cpu = all(run.placed_on.lower().startswith("cpu") for run in self.completed)
+        return self.process_bytes if on_cpu or self.peak_bytes is None else self.peak_bytes
+
+    @property
     def process_bytes(self) -> int | None:
         """The most the worker's processes held while it was measured, as sampled."""
         held = [

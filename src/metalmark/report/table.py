@@ -81,7 +81,7 @@ def _figures(cell: Cell | None) -> tuple[str, ...]:
     if failure:
         return ("-", "", "-", "", "", failure.kind.value, "")
     interval = cell.interval
-    memory = cell.peak_bytes if cell.peak_bytes is not None else cell.process_bytes
+    memory = cell.memory_bytes
     return (
         seconds(cell.step_s),
         share(interval.half_share) if interval else "?",

@@ -1,0 +1,75 @@
+"""The README is true: each command in it runs, in order, as a reader would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
+BIN = ROOT / ".venv" / "bin"
+
+
+def environment(store: Path) -> dict[str, str]:
+    return {**os.environ, "METALMARK_STORE": str(store), "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+
+def run(command: list[str], store: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=environment(store), cwd=cwd, capture_output=True, text=True, check=False, timeout=280
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that looks like the checkout, so that what a command writes is not left in the real one."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
+
+
+def test_the_readme_has_its_commands() -> None:
+    assert "make demo" in COMMANDS
+    assert "make test" in COMMANDS
+    assert sum(command.startswith("metalmark ") for command in COMMANDS) >= 10
+
+
+def test_every_metalmark_command_of_the_readme(checkout: Path) -> None:
+    if not (BIN / "metalmark").exists():
+        pytest.skip("no .venv: run through make test")
+    for command in COMMANDS:
+        if command.startswith("make "):
+            continue
+        done = run(shlex.split(command), checkout / "store.sqlite3", checkout)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or done.stderr, command
+
+
+def test_make_demo(tmp_path: Path) -> None:
+    """The real target with its real frameworks, at its smallest."""
+    if not (BIN / "metalmark").exists():
+        pytest.skip("no .venv: run through make test")
+    done = run(["make", "demo", "SECONDS=0.1", "BATCH=1"], tmp_path / "store.sqlite3", ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for framework in ("torch", "tensorflow", "jax", "mlx"):
+        assert len(re.findall(rf"\b{framework} +cpu .*loss", done.stdout)) == 2, done.stdout
+    assert "not run:" in done.stdout
+    assert str(tmp_path / "store.sqlite3") in done.stderr
+
+
+def test_ci_runs_the_readmes_own_test_command() -> None:
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
