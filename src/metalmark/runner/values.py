@@ -53,10 +53,11 @@ def parse_param(param: Param, text: str) -> list[Scalar]:
         return list(split_list(text, what=flag))
     whole = isinstance(param.default, int)
     values = parse_numbers(text, what=flag, whole=whole)
-    if param.minimum is not None:
-        for value in values:
-            if value < param.minimum:
-                raise UsageError(f"{flag} must be at least {param.minimum:g}, not {value:g}.")
+    for value in values:
+        if param.minimum is not None and value < param.minimum:
+            raise UsageError(f"{flag} must be at least {param.minimum:g}, not {value:g}.")
+        if param.maximum is not None and value > param.maximum:
+            raise UsageError(f"{flag} must be at most {param.maximum:g}, not {value:g}.")
     return list(values)
 
 

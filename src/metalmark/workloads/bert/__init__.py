@@ -1,0 +1,78 @@
+"""bert: BERT for sequence classification on random tokens; the published 2022 experiment, mended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metalmark.workload import Batch, Param, Params, Workload
+
+LEARNING_RATE = 1e-4
+LABELS = 2
+MAX_POSITIONS = 512
+TYPES = 2
+DROPOUT = 0.1
+NORM_EPSILON = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes that make one BERT differ from another."""
+
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+    vocabulary: int = 28_996
+    """Of bert-base-cased and bert-large-cased, which were published."""
+
+
+SHAPES = {
+    "base": Shape(layers=12, hidden=768, heads=12, inner=3072),
+    "large": Shape(layers=24, hidden=1024, heads=16, inner=4096),
+    "mini": Shape(layers=4, hidden=256, heads=4, inner=1024),
+    "tiny": Shape(layers=2, hidden=128, heads=2, inner=512),
+}
+
+
+def shape_of(params: Params) -> Shape:
+    return SHAPES[params["size"]]
+
+
+def make_batch(params: Params, rng: np.random.Generator) -> Batch:
+    """Other tokens in every row: one row repeated, as published, would let a cache answer for all."""
+    size, length = params["batch_size"], params["seq_len"]
+    tokens = rng.integers(0, shape_of(params).vocabulary, (size, length), np.int32)
+    # Both labels in every batch, or nearly: a batch of one label could be learnt without reading it.
+    labels = rng.permutation(np.arange(size) % LABELS).astype(np.int32)
+    return Batch(inputs=(tokens,), targets=labels)
+
+
+def forward_flops(params: Params) -> float:
+    """Matrix products alone; norms, softmax and activations are under a percent of them."""
+    shape, length = shape_of(params), params["seq_len"]
+    projections = 4 * 2.0 * length * shape.hidden**2
+    attention = 2 * 2.0 * length**2 * shape.hidden
+    feed_forward = 2 * 2.0 * length * shape.hidden * shape.inner
+    head = 2.0 * shape.hidden**2 + 2.0 * shape.hidden * LABELS
+    return shape.layers * (projections + attention + feed_forward) + head
+
+
+WORKLOAD = Workload(
+    name="bert",
+    title="BERT sequence classification, Adam, random tokens",
+    params=(
+        Param("batch_size", 16, "samples in a step", minimum=1),
+        Param("seq_len", 128, "tokens in a sample, up to 512", minimum=1, maximum=MAX_POSITIONS),
+        Param("size", "base", "how large a BERT", choices=tuple(SHAPES)),
+        Param("attention", "sdpa", "PyTorch only: fused attention, or plain products", choices=("sdpa", "eager")),
+    ),
+    build={
+        "torch": "metalmark.workloads.bert.on_torch:build",
+        "keras": "metalmark.workloads.bert.on_keras:build",
+        "mlx": "metalmark.workloads.bert.on_mlx:build",
+    },
+    batch=make_batch,
+    flops=forward_flops,
+)

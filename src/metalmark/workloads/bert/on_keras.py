@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import keras
+from keras import layers, ops
+
+from metalmark.errors import UnsupportedError
+from metalmark.workload import Params, Recipe
+from metalmark.workloads.bert import (
+    DROPOUT,
+    LABELS,
+    LEARNING_RATE,
+    MAX_POSITIONS,
+    NORM_EPSILON,
+    TYPES,
+    Shape,
+    shape_of,
+)
+
+INITIAL = 0.02
+"""The standard deviation BERT's weights begin with."""
+
+
+def build(params: Params) -> Recipe:
+    if params["attention"] != "sdpa":
+        raise UnsupportedError("--attention is a choice of PyTorch's; Keras chooses its own attention.")
+    shape = shape_of(params)
+    tokens = keras.Input((params["seq_len"],), dtype="int32")
+    states = Embeddings(shape)(tokens)
+    for _ in range(shape.layers):
+        states = _encoder_layer(states, shape)
+    first = layers.Dense(shape.hidden, activation="tanh", kernel_initializer=_initial())(states[:, 0])
+    first = layers.Dropout(DROPOUT)(first)
+    # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
+    logits = layers.Dense(LABELS, dtype="float32", kernel_initializer=_initial())(first)
+    return Recipe(
+        model=keras.Model(tokens, logits),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
+    )
+
+
+class Embeddings(layers.Layer):  # type: ignore[misc]
+    """Word, position and type, added, normalised and dropped out."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.words = layers.Embedding(shape.vocabulary, shape.hidden, embeddings_initializer=_initial())
+        self.positions = layers.Embedding(MAX_POSITIONS, shape.hidden, embeddings_initializer=_initial())
+        self.types = layers.Embedding(TYPES, shape.hidden, embeddings_initializer=_initial())
+        self.norm = layers.LayerNormalization(epsilon=NORM_EPSILON)
+        self.dropout = layers.Dropout(DROPOUT)
+
+    def call(self, tokens: Any) -> Any:
+        places = ops.arange(tokens.shape[1], dtype="int32")
+        # Every token is of the first type: there is one sentence.
+        total = self.words(tokens) + self.positions(places) + self.types(ops.zeros_like(places))
+        return self.dropout(self.norm(total))
+
+
+def _encoder_layer(states: Any, shape: Shape) -> Any:
+    attention = layers.MultiHeadAttention(
+        shape.heads, shape.hidden // shape.heads, dropout=DROPOUT, kernel_initializer=_initial()
+    )
+    attended = layers.Dropout(DROPOUT)(attention(states, states))
+    states = layers.LayerNormalization(epsilon=NORM_EPSILON)(states + attended)
+    inner = layers.Dense(shape.inner, kernel_initializer=_initial())(states)
+    inner = layers.Activation(partial(keras.activations.gelu, approximate=False))(inner)
+    outer = layers.Dropout(DROPOUT)(layers.Dense(shape.hidden, kernel_initializer=_initial())(inner))
+    return layers.LayerNormalization(epsilon=NORM_EPSILON)(states + outer)
+
+
+def _initial() -> Any:
+    return keras.initializers.RandomNormal(stddev=INITIAL)
