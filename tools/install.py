@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "metalmark-installed"
-PROFILES = {"demo": (), "dev": ("dev",)}
+PROFILES = {"demo": (), "dev": ("dev", "bert")}
 OLDEST = (3, 11)
 
 

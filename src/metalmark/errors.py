@@ -7,6 +7,7 @@ MetalmarkError                what went wrong, why, and what to type next; shown
 ├── FormatError               a record, a bundle or a data file is not what it says it is   exit 2
 └── CellError                 raised inside a worker; becomes a Failed cell, never an exit code
     ├── UnsupportedError      this framework can't do this on this device
+    ├── WeightsError          a network's weights are missing, damaged or another network's
     └── WrongResultError      it ran, but its proof of work failed
 """
 
@@ -46,6 +47,10 @@ class CellError(MetalmarkError):
 
 class UnsupportedError(CellError):
     """This framework can't do this on this device."""
+
+
+class WeightsError(CellError):
+    """A network's weights are missing, damaged or another network's."""
 
 
 class WrongResultError(CellError):

@@ -38,6 +38,7 @@ class Param(Struct, frozen=True):
     help: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    maximum: float | None = None
 
 
 class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
@@ -93,8 +94,9 @@ class Workload:
     build: Mapping[str, Builder | str]
     batch: Callable[[Params, np.random.Generator], Batch]
     flops: Callable[[Params], float] | None = None
-    training_factor: float = 3.0
-    """A training step's work as a multiple of the forward pass: one more for each of the two gradients."""
+    training_factor: float | Callable[[Params], float] = 3.0
+    """A training step's work as a multiple of the forward pass: one more for each of the two gradients. A
+    function of the parameters where they decide what is trained: a frozen part has no gradients."""
     modes: tuple[Mode, ...] = (Mode.TRAINING, Mode.INFERENCE)
     hidden: bool = False
     info: WorkloadInfo = field(init=False)
@@ -112,7 +114,13 @@ class Workload:
             raise UnsupportedError(
                 f"{self.name} has no {family} implementation.", hint=f"It has: {', '.join(self.build)}."
             )
-        if isinstance(builder, str):
-            module, _, name = builder.partition(":")
-            builder = getattr(import_module(module), name)
-        return builder(params)
+        try:
+            if isinstance(builder, str):
+                module, _, name = builder.partition(":")
+                builder = getattr(import_module(module), name)
+            return builder(params)
+        except ModuleNotFoundError as error:
+            raise UnsupportedError(
+                f"{self.name} on {family} needs the package {error.name}, which is not installed.",
+                hint=f"Install it: pip install {error.name}",
+            ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metalmark.cli.options import store_option
+from metalmark.cli.options import against_option, store_option
 from metalmark.errors import UsageError
 
 SWITCHES = ("--compile", "--graph", "--channels-last", "--fused")
@@ -88,6 +88,7 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--csv", "form", flag_value="csv", help="A line a cell, on stdout.")
 @click.option("--markdown", "form", flag_value="markdown", help="A table to paste, on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@against_option
 @store_option
 def command(words: tuple[str, ...], store: str | None, resume: str | None, form: str | None, quiet: bool,
             **options: Any) -> int:  # fmt: skip
@@ -103,10 +104,10 @@ def command(words: tuple[str, ...], store: str | None, resume: str | None, form:
         if words:
             raise UsageError("--resume goes on with a stored sweep and takes no workloads.",
                              hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
-        return bench.run(bench.stored(resume), notes=[], form=form)
+        return bench.run(bench.stored(resume), notes=[], form=form, against=options["against"])
     names, params = split_words(words, options["given"])
     sweep, notes = bench.new(names, params, options)
-    return bench.run(sweep, notes=notes, form=form)
+    return bench.run(sweep, notes=notes, form=form, against=options["against"])
 
 
 def split_words(words: Sequence[str], given: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from metalmark.backends.catalog import find, installed, visible
+from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags, parse_telemetry, settings_product
 from metalmark.cli.progress import make_display
 from metalmark.errors import NotInstalledError
@@ -81,7 +82,7 @@ class Bench:
         with Store(self._path, readonly=True) as store:
             return store.sweep(word)
 
-    def run(self, sweep: Sweep, *, notes: list[str], form: str | None) -> int:
+    def run(self, sweep: Sweep, *, notes: list[str], form: str | None, against: str | None) -> int:
         with Store(self._path) as store:
             records = store.of_sweep(sweep.id)
             if records:
@@ -96,6 +97,8 @@ class Bench:
                 whole = run_sweep(sweep, previous=list(records), keep=keep, listener=display)
         cells = cells_of(records)
         self._print(sweep, records, cells, notes, form)
+        if against:
+            print_published(cells, form)
         self._say(f"Stored in {self._path} as sweep {sweep.id}.")
         if not whole:
             self._say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={sweep.id}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from metalmark.cli.options import store_option
+from metalmark.cli.options import against_option, store_option
 
 EPILOG = """\b
 RUN is a record's id, the beginning of one, a sweep's id, or `last` for the newest sweep.
@@ -53,9 +53,11 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 @click.option("--json", "form", flag_value="json", help="Records with every block.")
 @click.option("--csv", "form", flag_value="csv", help="A line a cell.")
 @click.option("--markdown", "form", flag_value="markdown", help="A table to paste.")
+@against_option
 @store_option
-def show(runs: tuple[str, ...], form: str | None, store: str | None) -> None:
+def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
     """Show RUNS as the table they made, with how and where they were measured."""
+    from metalmark.cli.against import print_published
     from metalmark.report.cells import cells_of
     from metalmark.report.exports import comma_separated, json_text, markdown
     from metalmark.report.record_page import record_page
@@ -76,6 +78,8 @@ def show(runs: tuple[str, ...], form: str | None, store: str | None) -> None:
     else:
         print_table(sweep_table(cells))
         click.echo(record_page(records))
+    if against:
+        print_published(cells, form)
 
 
 @command.command("export", epilog="\b\nExamples:\n  metalmark runs export -o all.json\n  metalmark runs export last")

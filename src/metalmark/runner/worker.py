@@ -82,7 +82,8 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
         proof = evidence.conclude()
         flops = workload.flops(plan.params) if workload.flops else None
         if flops is not None and plan.mode is Mode.TRAINING:
-            flops *= workload.training_factor
+            factor = workload.training_factor
+            flops *= factor(plan.params) if callable(factor) else factor
         return Completed(
             placed_on=session.placement.device,
             device_name=session.placement.name,

@@ -42,7 +42,7 @@ def build(params: Params) -> Recipe:
     )
 
 
-class Embeddings(layers.Layer):  # type: ignore[misc]
+class Embeddings(layers.Layer):
     """Word, position and type, added, normalised and dropped out."""
 
     def __init__(self, shape: Shape) -> None:
