@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "plan", "scrub"},
     {"record", "workload", "sweep"},
     {"stats", "codec"},
-    {"machine", "telemetry", "data", "workloads", "backends"},
+    {"machine", "telemetry", "data", "feeds", "workloads", "backends"},
     {"runner"},
     {"store"},
     {"doctor", "parity", "explain", "tune"},
@@ -30,7 +30,7 @@ FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transform
 HOMES = {
     "torch": {"torch", "torch_devices", "on_torch"},
     "transformers": {"on_torch"},
-    "tensorflow": {"tensorflow"},
+    "tensorflow": {"tensorflow", "on_tensorflow"},
     "keras": {"tensorflow", "jax", "keras_common", "on_keras"},
     "jax": {"jax"},
     "jaxlib": {"jax"},

@@ -61,6 +61,26 @@ class Settings(Struct, frozen=True, kw_only=True):
         return {name: word for name, word in words.items() if word != _word(getattr(DEFAULT_SETTINGS, name))}
 
 
+class Feed(StrEnum):
+    RESIDENT = "resident"
+    """Batches lie on the device: the step alone is measured."""
+    PIPELINE = "pipeline"
+    """Each step is fed by the framework's own loader; waiting for it is part of the step, and counted."""
+
+
+class Loader(Struct, frozen=True, kw_only=True):
+    """How batches are made ahead, in one set of words for every framework."""
+
+    workers: Annotated[int, Meta(ge=0)] = 1
+    """Processes (PyTorch), parallel calls (tf.data) or threads (JAX, MLX)."""
+    prefetch: Annotated[int, Meta(ge=0)] = 2
+    """Batches made ahead; 0 makes each one when it is asked for."""
+    pin: bool = False
+    persistent: bool = True
+    start_method: str = ""
+    """fork, spawn or forkserver; empty leaves it to the system."""
+
+
 class Budget(Struct, frozen=True, kw_only=True):
     """How much to measure, and when to give up."""
 
@@ -85,6 +105,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     budget: Budget = Budget()
     seed: int = 0
+    feed: Feed = Feed.RESIDENT
+    loader: Loader | None = None
+    """Of a pipeline; None where batches are resident."""
     workload_digest: str = ""
     """SHA-256 of the user's own file; empty for a built-in, whose version is Metalmark's."""
 

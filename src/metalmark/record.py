@@ -77,6 +77,8 @@ class Block(Struct, frozen=True, kw_only=True):
     """Read after the clock stopped: the loss of its last step, or the mean of its last output."""
     drain_s: Seconds | None = None
     """How long that reading took: long means that the device was still busy."""
+    waited_s: Seconds | None = None
+    """How long its steps waited for the loader; None where batches are resident."""
 
 
 class Proof(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ costs nothing; a user's own file may pass the functions themselves.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Mode, Scalar
+from metalmark.plan import Feed, Mode, Scalar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,6 +50,7 @@ class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
     params: tuple[Param, ...]
     modes: tuple[Mode, ...]
     frameworks: tuple[str, ...]
+    feed: Feed = Feed.RESIDENT
     digest: str = ""
 
 
@@ -93,20 +95,39 @@ class Workload:
     params: tuple[Param, ...]
     build: Mapping[str, Builder | str]
     batch: Callable[[Params, np.random.Generator], Batch]
+    produce_s: Callable[[Params], float] | None = None
+    """How long a loader's batch takes to make beyond its arrays, where the workload sets that cost."""
     flops: Callable[[Params], float] | None = None
     training_factor: float | Callable[[Params], float] = 3.0
     """A training step's work as a multiple of the forward pass: one more for each of the two gradients. A
     function of the parameters where they decide what is trained: a frozen part has no gradients."""
     modes: tuple[Mode, ...] = (Mode.TRAINING, Mode.INFERENCE)
+    feed: Feed = Feed.RESIDENT
+    """Where its batches come from unless --data-from says otherwise."""
     hidden: bool = False
+    origin: str = field(init=False, default="")
+    """The file of a user's own, so that a loader's worker process can find it again; empty for the catalogue's."""
     info: WorkloadInfo = field(init=False)
 
     def __post_init__(self) -> None:
         frameworks = tuple(name for family in self.build for name in FAMILIES[family])
         info = WorkloadInfo(
-            name=self.name, title=self.title, params=self.params, modes=self.modes, frameworks=frameworks
+            name=self.name,
+            title=self.title,
+            params=self.params,
+            modes=self.modes,
+            frameworks=frameworks,
+            feed=self.feed,
         )
         object.__setattr__(self, "info", info)
+
+    def produce(self, params: Params, rng: np.random.Generator) -> Batch:
+        """A batch as a loader makes it: at the cost the workload sets, which is waiting, not computing."""
+        begin = time.perf_counter()
+        batch = self.batch(params, rng)
+        if self.produce_s is not None:
+            time.sleep(max(0.0, begin + self.produce_s(params) - time.perf_counter()))
+        return batch
 
     def recipe(self, family: str, params: Params) -> Recipe:
         builder = self.build.get(family)

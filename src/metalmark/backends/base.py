@@ -38,6 +38,18 @@ class Placement(Struct, frozen=True, kw_only=True):
     name: str
 
 
+class Streams(Protocol):
+    """Where the batches come from: Feeder is the one there is, but for the software device's."""
+
+    batch: int
+    """The ring's number of the last batch taken from it."""
+    waited_s: float
+    """How long `step` has waited for a loader in all."""
+
+    def stream(self, on: bool) -> None:
+        """Feed steps from the plan's loader, or from the ring again."""
+
+
 class Session(Protocol):
     """A model on a device, ready to step through a ring of RING resident batches."""
 
@@ -45,6 +57,7 @@ class Session(Protocol):
     parameters: int
     trainable_parameters: int
     notes: tuple[str, ...]
+    feeder: Streams
 
     def step(self) -> None:
         """Enqueue one unit of work: forward, and in training backward and update, on the next batch."""

@@ -31,6 +31,18 @@ class FakeMemoryError(Exception):
     """What this device raises when it is full."""
 
 
+class FakeFeeder:
+    """The software device reads no batches: it counts which one would be next."""
+
+    def __init__(self) -> None:
+        self.batch = -1
+        self.waited_s = 0.0
+
+    def stream(self, on: bool) -> None:
+        if on:
+            raise UnsupportedError("The software device has no loader.", hint="Use --data-from resident.")
+
+
 class FakeSession:
     def __init__(self, plan: Plan, params: Params) -> None:
         self.placement = Placement(device="fake:0", name="software device")
@@ -43,6 +55,7 @@ class FakeSession:
         self._pace = 1 + self._random.gauss(0, float(params["process_noise"]))
         self._queue: deque[float] = deque()
         self._steps = 0
+        self.feeder = FakeFeeder()
         self._faults = set(str(params["fault"]).split("+"))
 
     def step(self) -> None:
@@ -55,6 +68,7 @@ class FakeSession:
         begin = max(time.perf_counter(), self._queue[-1] if self._queue else 0.0)
         self._queue.append(begin + self._duration_s())
         self._steps += 1
+        self.feeder.batch = (self.feeder.batch + 1) % RING
 
     def synchronize(self) -> None:
         if "no-sync" not in self._faults:
@@ -64,7 +78,7 @@ class FakeSession:
         self._drain()
         if "nan" in self._faults and self._steps > 5:
             return math.nan
-        batch = (self._steps - 1) % RING
+        batch = self.feeder.batch
         if not self._training:
             return 1.0 if "wrong" in self._faults else 1.0 + batch
         return 2.3 + batch if "wrong" in self._faults else 2.3 * math.exp(-0.01 * self._steps) + 0.01 * batch

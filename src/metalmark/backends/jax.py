@@ -14,7 +14,7 @@ import keras
 from jax import numpy as jnp
 
 from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import make_ring
+from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.keras_common import (
     HOST_MEMORY,
@@ -28,7 +28,9 @@ from metalmark.backends.keras_common import (
     total_loss,
     unknown_memory,
 )
-from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.feeds.source import Source
+from metalmark.feeds.threads import thread_loader
+from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
 from metalmark.record import Absent, DeviceMemory
 from metalmark.workload import Recipe, Workload
 
@@ -57,18 +59,20 @@ class JaxSession:
         # The state is donated: without that, weights that a step only hands on would be copied in each step.
         self._work = jax.jit(work, donate_argnums=0)
         self._state, self._fixed = jax.device_put((state, fixed), device)
-        self._ring = [
-            (jax.device_put(batch.inputs, device), jax.device_put(batch.targets, device))
-            for batch in make_ring(plan, workload, recipe)
-        ]
-        self._next = 0
+
+        def place(arrays: Any) -> Placed:
+            *inputs, targets = jax.device_put(tuple(arrays), device)
+            return tuple(inputs), targets
+
+        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
+        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
+        self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
         self._output: Any = ()
         (self._device,) = self._trainable()[0].devices()
         self.placement = Placement(device=str(self._device), name=_name(self._device, threads))
 
     def step(self) -> None:
-        inputs, targets = self._ring[self._next]
-        self._next = (self._next + 1) % len(self._ring)
+        inputs, targets = self.feeder.take()
         self._state, self._output = self._work(self._state, self._fixed, inputs, targets)
 
     def synchronize(self) -> None:

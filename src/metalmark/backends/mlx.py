@@ -14,10 +14,12 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
 from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import make_ring
+from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.feeds.source import Source
+from metalmark.feeds.threads import thread_loader
+from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
 from metalmark.record import DeviceMemory
 from metalmark.workload import Recipe, Workload
 
@@ -45,22 +47,24 @@ class MlxSession:
         half = HALF.get(settings.dtype)
         if half is not None:
             _cast_constants(model, half, training=self._training)
-        self._ring = [
-            (tuple(mx.array(array) for array in batch.inputs), mx.array(batch.targets))
-            for batch in make_ring(plan, workload, recipe)
-        ]
-        self._next = 0
+
+        def place(arrays: Any) -> Placed:
+            *inputs, targets = (mx.array(array) for array in arrays)
+            return tuple(inputs), targets
+
+        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
+        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
+        self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
         self._output: Any = None
         # Arrays of MLX live in memory that all devices share and know no device; the work goes to the default one.
         device = mx.default_device()
         self.placement = Placement(device=_word(device), name=_name(device))
         self._work, self._state = self._make_work(recipe, settings, half)
-        mx.eval(model.parameters(), self._ring, self._state)
+        mx.eval(model.parameters(), resident, self._state)
         mx.reset_peak_memory()
 
     def step(self) -> None:
-        inputs, targets = self._ring[self._next]
-        self._next = (self._next + 1) % len(self._ring)
+        inputs, targets = self.feeder.take()
         self._output = self._work(inputs, targets)
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(self._output, self._state)

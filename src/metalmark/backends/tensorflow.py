@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import make_ring
+from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.keras_common import (
     HOST_MEMORY,
@@ -26,7 +26,9 @@ from metalmark.backends.keras_common import (
     total_loss,
     unknown_memory,
 )
-from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.feeds.on_tensorflow import tensorflow_loader
+from metalmark.feeds.source import Source
+from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
 from metalmark.record import Absent, DeviceMemory
 from metalmark.workload import Recipe, Workload
 
@@ -43,13 +45,17 @@ class TensorflowSession:
         self._model = recipe.model
         self._trainable = list(self._model.trainable_variables)
         home = self._trainable[0].value.device
+
+        def place(arrays: Any) -> Placed:
+            with tf.device(home):
+                *inputs, targets = (tf.identity(array) for array in arrays)
+                return tuple(inputs), targets
+
+        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
+        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
+        self.feeder = Feeder(resident, place=place, loader=lambda: tensorflow_loader(source, loader))
         with tf.device(home):
-            self._ring = [
-                (tuple(tf.identity(array) for array in batch.inputs), tf.identity(batch.targets))
-                for batch in make_ring(plan, workload, recipe)
-            ]
             self._output = tf.zeros(())
-        self._next = 0
         self.placement = Placement(device=_short(home), name=_name(_short(home)))
         self.parameters = count_weights(self._model)
         self.trainable_parameters = count(self._trainable)
@@ -60,8 +66,7 @@ class TensorflowSession:
             tf.config.experimental.reset_memory_stats(self.placement.device)
 
     def step(self) -> None:
-        inputs, targets = self._ring[self._next]
-        self._next = (self._next + 1) % len(self._ring)
+        inputs, targets = self.feeder.take()
         self._output = self._work(inputs, targets)
 
     def synchronize(self) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from metalmark.backends.base import Placement, Probe
-from metalmark.backends.batches import make_ring
+from metalmark.backends.batches import Feeder, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Dtype, Mode, Plan, Settings
+from metalmark.feeds.on_torch import torch_loader
+from metalmark.feeds.source import Source
+from metalmark.plan import Dtype, Loader, Mode, Plan, Settings
 from metalmark.record import DeviceMemory
 from metalmark.workload import Workload
 
@@ -33,11 +35,19 @@ class TorchSession:
             _require_images(recipe.model)
         self._model = recipe.model.to(device=device, memory_format=layout).train(training)
         self._trainable = [p for p in self._model.parameters() if p.requires_grad]
-        self._ring = [
-            (_to_device(batch.inputs, device, layout), _to_device((batch.targets,), device, layout)[0])
+        loader = plan.loader or Loader()
+
+        def place(tensors: Any) -> tuple[Tensors, torch.Tensor]:
+            *inputs, targets = (_to_device(tensor, device, layout, wait=not loader.pin) for tensor in tensors)
+            return tuple(inputs), targets
+
+        resident = [
+            place([torch.from_numpy(array) for array in (*batch.inputs, batch.targets)])
             for batch in make_ring(plan, workload, recipe)
         ]
-        self._next = 0
+        source = Source(workload, recipe, plan)
+        self.feeder = Feeder(resident, place=place, loader=lambda: torch_loader(source, loader))
+        self._sample = resident[0]
         self._output: torch.Tensor | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self.placement = Placement(device=str(self._trainable[0].device), name=kind.name(device.index or 0))
@@ -48,8 +58,7 @@ class TorchSession:
         kind.reset_peak(device)
 
     def step(self) -> None:
-        inputs, targets = self._ring[self._next]
-        self._next = (self._next + 1) % len(self._ring)
+        inputs, targets = self.feeder.take()
         self._output = self._work(inputs, targets)
 
     def synchronize(self) -> None:
@@ -147,7 +156,7 @@ class TorchSession:
         self, work: Callable[[Tensors, torch.Tensor], torch.Tensor]
     ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
         """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
-        inputs, targets = self._ring[0]
+        inputs, targets = self._sample
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
         before = {name: value.clone() for name, value in self._model.state_dict().items()}
         side = torch.cuda.Stream(self._device)
@@ -205,15 +214,11 @@ class TorchBackend:
         return "out of memory" in text or "can't allocate memory" in text
 
 
-def _to_device(arrays: tuple[Any, ...], device: torch.device, layout: torch.memory_format) -> Tensors:
-    tensors = []
-    for array in arrays:
-        tensor = torch.from_numpy(array)
-        if tensor.dtype == torch.int32 and tensor.ndim == 1:
-            tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
-        options = {"memory_format": layout} if tensor.ndim == 4 else {}
-        tensors.append(tensor.to(device=device, **options))
-    return tuple(tensors)
+def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_format, *, wait: bool) -> torch.Tensor:
+    if tensor.dtype == torch.int32 and tensor.ndim == 1:
+        tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
+    options = {"memory_format": layout} if tensor.ndim == 4 else {}
+    return tensor.to(device=device, non_blocking=not wait, **options)
 
 
 def _forget(optimizer: torch.optim.Optimizer) -> None:

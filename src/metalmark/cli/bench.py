@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ from metalmark.cli.options import against_option, store_option
 from metalmark.errors import UsageError
 
 SWITCHES = ("--compile", "--graph", "--channels-last", "--fused")
-BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
+BARE = {**dict.fromkeys((*SWITCHES, "--pin"), "on"), "--resume": "last"}
 """Options that may stand alone, and what they mean then; with a value they need the sign: --compile=off,on."""
 
 EPILOG = """\b
@@ -71,6 +70,12 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--channels-last", default="off", metavar="[=off,on]", help="NHWC memory layout.")
 @click.option("--fused", default="off", metavar="[=off,on]", help="Fused optimiser (PyTorch).")
 @click.option("--threads", default=None, help="CPU threads.")
+@click.option("--data-from", "feed", default=None, metavar="resident|pipeline",
+              help="Batches on the device, or the framework's own loader (default: the workload's).")  # fmt: skip
+@click.option("--workers", default="1", show_default=True, help="Of the loader: processes, calls or threads.")
+@click.option("--prefetch", default="2", show_default=True, help="Batches the loader makes ahead.")
+@click.option("--pin", default="off", metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch).")
+@click.option("--start-method", default="", metavar="fork|spawn|forkserver", help="Of the loader's processes.")
 @click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUES", help="A parameter of the workload.")
 @click.option("--steps", type=click.IntRange(min=1), help="Measure exactly so many steps.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
@@ -148,37 +153,3 @@ def _take(params: dict[str, str], name: str, value: str, *, shown: str) -> None:
 
 def option_flags() -> list[str]:
     return [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
-
-
-def settings_product(options: dict[str, Any]) -> list[Any]:
-    from metalmark.plan import Dtype, Settings
-    from metalmark.runner.values import choose, parse_numbers, parse_switch
-
-    dtypes = [
-        Dtype(name) for name in choose(options["dtype"], [d.value for d in Dtype], what="--dtype", plural="Types")
-    ]
-    switches = [
-        parse_switch(options[key], what=switch)
-        for key, switch in zip(("compile_", "graph", "channels_last", "fused"), SWITCHES, strict=True)
-    ]
-    threads: list[Any] = [None]
-    if options["threads"] is not None:
-        threads = parse_numbers(options["threads"], what="--threads", whole=True)
-        if min(threads) < 1:
-            raise UsageError(f"--threads must be at least 1, not {min(threads)}.")
-    return [
-        Settings(dtype=dtype, compile=compile_, graph=graph, channels_last=channels_last, fused=fused, threads=count)
-        for dtype, compile_, graph, channels_last, fused, count in product(dtypes, *switches, threads)
-    ]
-
-
-def parse_telemetry(text: str) -> float | None:
-    if text == "off":
-        return None
-    try:
-        hz = float(text)
-    except ValueError:
-        hz = 0.0
-    if not 0 < hz <= 100:
-        raise UsageError(f"--telemetry is off or samples a second up to 100, not {text!r}.")
-    return hz

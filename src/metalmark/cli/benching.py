@@ -8,7 +8,8 @@ import click
 
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.cli.against import print_published
-from metalmark.cli.bench import option_flags, parse_telemetry, settings_product
+from metalmark.cli.bench import option_flags
+from metalmark.cli.lists import feeds, loaders, parse_telemetry, settings_product
 from metalmark.cli.progress import make_display
 from metalmark.errors import NotInstalledError
 from metalmark.plan import Budget, Mode
@@ -57,6 +58,8 @@ class Bench:
             modes=modes,
             devices=choice.devices,
             settings=settings,
+            feeds=feeds(options),
+            loaders=loaders(options),
             budget=Budget(
                 steps=options["steps"],
                 seconds=options["seconds"],

@@ -74,6 +74,14 @@ class Cell:
         return int(max(held)) if held else None
 
     @property
+    def waiting_share(self) -> float | None:
+        """The share of the measured time that steps waited for the loader; None where batches are resident."""
+        blocks = [block for run in self.completed for block in run.measurement.blocks if block.waited_s is not None]
+        if not blocks:
+            return None
+        return sum(block.waited_s or 0.0 for block in blocks) / sum(block.elapsed_s for block in blocks)
+
+    @property
     def flags(self) -> dict[str, str]:
         """Name → evidence, of any of the processes."""
         return {flag.name: flag.evidence for record in self.records for flag in record.flags}
@@ -106,4 +114,8 @@ def varying(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     params = [name for name in params if len({str(plan.params.get(name)) for plan in plans if name in plan.params}) > 1]
     fields = plans[0].settings.__struct_fields__ if plans else ()
     settings = [name for name in fields if len({getattr(plan.settings, name) for plan in plans}) > 1]
+    settings += ["feed"] if len({plan.feed for plan in plans}) > 1 else []
+    loaders = [plan.loader for plan in plans if plan.loader is not None]
+    names = loaders[0].__struct_fields__ if loaders else ()
+    settings += [name for name in names if len({getattr(loader, name) for loader in loaders}) > 1]
     return params, settings

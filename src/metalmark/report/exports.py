@@ -16,7 +16,7 @@ from metalmark.scrub import printable
 LEAD = ("workload", "mode", "framework", "device", "placed_on")
 FIGURES = (
     "outcome", "processes", "blocks", "step_s", "low_s", "high_s", "interval_over", "samples_per_s", "first_step_s",
-    "peak_bytes", "process_bytes", "proof", "flags", "message",
+    "peak_bytes", "process_bytes", "data_from", "workers", "prefetch", "waiting_share", "proof", "flags", "message",
 )  # fmt: skip
 
 
@@ -43,15 +43,21 @@ def comma_separated(cells: Sequence[Cell]) -> str:
         row += [word(plan.params[name]) if name in plan.params else "" for name in params]
         row += [word(getattr(plan.settings, name)) for name in settings]
         if failure:
-            row += [failure.kind.value, len(cell.records), *[""] * 11, failure.message]
+            row += [failure.kind.value, len(cell.records), *[""] * 8, *_feed(cell), "", "", failure.message]
         else:
             interval = cell.interval
             row += ["completed", len(cell.completed), sum(map(len, cell.step_times)), cell.step_s]
             row += [interval.low, interval.high, interval.over] if interval else ["", "", ""]
             row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
-            row += [cell.completed[0].proof.statement, " ".join(cell.flags), ""]
+            row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
         writer.writerow(["" if value is None else _cell(value) for value in row])
     return out.getvalue()
+
+
+def _feed(cell: Cell) -> list[object]:
+    loader = cell.plan.loader
+    ahead: list[object] = [loader.workers, loader.prefetch] if loader else ["", ""]
+    return [cell.plan.feed.value, *ahead, cell.waiting_share]
 
 
 def json_text(records: Sequence[Record]) -> str:

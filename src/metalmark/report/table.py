@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metalmark.plan import Plan, word
+from metalmark.plan import Feed, Plan, word
 from metalmark.record import Failed, FailureKind
 from metalmark.report.cells import Cell, varying
 from metalmark.report.units import figures, seconds, share, size
@@ -20,7 +20,9 @@ class Table:
     notes: tuple[str, ...]
 
 
-FIGURES = ("step", "±95%", "samples/s", "first step", "memory", "proof", "flags")
+FIGURES = ("step", "±95%", "samples/s", "input wait", "first step", "memory", "proof", "flags")
+WITHOUT_WAIT = tuple(name for name in FIGURES if name != "input wait")
+HEADERS = {"feed": "data from"}
 TEXTS = {"proof", "flags"}
 
 
@@ -31,15 +33,18 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
     workloads = len({plan.workload for plan in every}) > 1
     modes = len({plan.mode for plan in every}) > 1
     names = [*(["workload"] if workloads else []), *(["mode"] if modes else []), *params, *settings]
-    headers = (*(name.replace("_", " ") for name in names), "framework", "device", *FIGURES)
+    figures_shown = FIGURES if any(plan.feed is Feed.PIPELINE for plan in every) else WITHOUT_WAIT
+    headers = (*(HEADERS.get(name, name.replace("_", " ")) for name in names), "framework", "device", *figures_shown)
     found = {_key(cell.plan): cell for cell in cells}
     rows = []
     for plan in every:
         lead = [_value(plan, name) for name in names]
         cell = found.get(_key(plan))
-        rows.append((*lead, plan.framework, cell.device if cell else str(plan.device), *_figures(cell)))
+        values = _figures(cell)
+        device = cell.device if cell else str(plan.device)
+        rows.append((*lead, plan.framework, device, *(values[name] for name in figures_shown)))
     numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
-    numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in FIGURES))
+    numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in figures_shown))
     return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption=_caption(every, names), notes=notes(cells))
 
 
@@ -74,23 +79,24 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _figures(cell: Cell | None) -> tuple[str, ...]:
+def _figures(cell: Cell | None) -> dict[str, str]:
+    values = dict.fromkeys(FIGURES, "")
     if cell is None:
-        return ("",) * len(FIGURES)
+        return values
     failure = cell.failure
     if failure:
-        return ("-", "", "-", "", "", failure.kind.value, "")
-    interval = cell.interval
-    memory = cell.memory_bytes
-    return (
-        seconds(cell.step_s),
-        share(interval.half_share) if interval else "?",
-        figures(cell.samples_s),
-        seconds(cell.first_step_s),
-        size(memory) if memory is not None else "",
-        cell.completed[0].proof.statement,
-        ", ".join(cell.flags),
-    )
+        return {**values, "step": "-", "samples/s": "-", "proof": failure.kind.value}
+    interval, memory, waiting = cell.interval, cell.memory_bytes, cell.waiting_share
+    return {
+        "step": seconds(cell.step_s),
+        "±95%": share(interval.half_share) if interval else "?",
+        "samples/s": figures(cell.samples_s),
+        "input wait": share(waiting) if waiting is not None else "",
+        "first step": seconds(cell.first_step_s),
+        "memory": size(memory) if memory is not None else "",
+        "proof": cell.completed[0].proof.statement,
+        "flags": ", ".join(cell.flags),
+    }
 
 
 def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
@@ -106,6 +112,8 @@ def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
         for name, value in plan.settings.changed().items()
         if name not in (*shown, "dtype")
     ]
+    if plan.loader is not None and "feed" not in shown:
+        parts += [f"{name} {getattr(plan.loader, name)}" for name in ("workers", "prefetch") if name not in shown]
     return ", ".join(parts)
 
 
@@ -116,7 +124,10 @@ def _value(plan: Plan, name: str) -> str:
         return plan.mode.value
     if name in plan.params:
         return word(plan.params[name])
-    return word(getattr(plan.settings, name)) if hasattr(plan.settings, name) else ""
+    if name == "feed":
+        return plan.feed.value
+    holder = plan.settings if hasattr(plan.settings, name) else plan.loader
+    return word(getattr(holder, name)) if holder is not None else ""
 
 
 def _key(plan: Plan) -> str:

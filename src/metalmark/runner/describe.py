@@ -7,6 +7,8 @@ import sys
 import traceback
 from pathlib import Path
 
+import msgspec
+
 from metalmark.errors import MetalmarkError, UsageError
 from metalmark.runner.ask import NoAnswer, ask
 from metalmark.runner.job import write_struct
@@ -44,14 +46,7 @@ def main(word: str, answer: str) -> None:
     try:
         info = load_file(path, name).info
         label = f"{path.name}:{name}"
-        result = WorkloadInfo(
-            name=label,
-            title=info.title,
-            params=info.params,
-            modes=info.modes,
-            frameworks=info.frameworks,
-            digest=digest(path),
-        )
+        result = msgspec.structs.replace(info, name=label, digest=digest(path))
     except MetalmarkError as error:
         result = NoAnswer(reason=error.message, detail=error.hint)
     except BaseException as error:  # noqa: BLE001  a user's file may raise anything, SystemExit too

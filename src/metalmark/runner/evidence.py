@@ -90,7 +90,7 @@ class Evidence:
         while True:
             self._session.step()
             self._clock.steps_done += 1
-            if (self._clock.steps_done - 1) % RING == 0:
+            if self._session.feeder.batch == 0:
                 return self._finite(self._session.proof())
 
     def _moved(self) -> tuple[int, int]:

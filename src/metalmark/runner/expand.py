@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from metalmark.errors import UsageError
-from metalmark.plan import Budget, Device, Mode, Plan, Scalar, Settings
+from metalmark.plan import Budget, Device, Feed, Loader, Mode, Plan, Scalar, Settings
 from metalmark.runner.values import parse_param
 from metalmark.workload import WorkloadInfo
 
@@ -28,6 +28,9 @@ class Wish:
     devices: Mapping[str, Sequence[Device]]
     settings: Sequence[Settings]
     budget: Budget
+    feeds: Sequence[Feed] = ()
+    """Empty: each workload's own."""
+    loaders: Sequence[Loader] = (Loader(),)
     seed: int = 0
     left_out: list[str] = field(default_factory=list)
 
@@ -85,7 +88,12 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
         for name in wish.devices
         if name not in workload.frameworks
     )
-    for mode, params, settings in product(modes, wish.params[workload.name], wish.settings):
+    feeds = [
+        (feed, loader)
+        for feed in wish.feeds or [workload.feed]
+        for loader in (wish.loaders if feed is Feed.PIPELINE else [None])
+    ]
+    for mode, params, settings, (feed, loader) in product(modes, wish.params[workload.name], wish.settings, feeds):
         for framework in frameworks:
             for device in wish.devices[framework]:
                 yield Plan(
@@ -96,6 +104,8 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
                     device=device,
                     settings=settings,
                     budget=wish.budget,
+                    feed=feed,
+                    loader=loader,
                     seed=wish.seed,
                     workload_digest=workload.digest,
                 )

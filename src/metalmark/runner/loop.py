@@ -27,11 +27,13 @@ Tell = Callable[[str, float | None, float | None], None]
 class Clock:
     """Measures one session. Reads the time only while the device is idle."""
 
-    def __init__(self, session: Session, budget: Budget, *, origin_s: float, tell: Tell) -> None:
+    def __init__(self, session: Session, budget: Budget, *, origin_s: float, tell: Tell, streams: bool = False) -> None:
+        """`streams`: the steps after the first are fed by the session's loader."""
         self._session = session
         self._budget = budget
         self._origin_s = origin_s
         self._tell = tell
+        self._streams = streams
         self._busy_blocks = 0
         self.steps_done = 0
 
@@ -62,6 +64,7 @@ class Clock:
     def block(self, steps: int) -> Block:
         session = self._session
         at_s = time.monotonic() - self._origin_s
+        waited_s = session.feeder.waited_s
         begin = time.perf_counter()
         for _ in range(steps):
             session.step()
@@ -76,7 +79,14 @@ class Clock:
                 f"The result is {proof} at step {self.steps_done}.",
                 hint="Timings of a diverged model mean nothing: try float32, or a lower learning rate.",
             )
-        block = Block(steps=steps, elapsed_s=end - begin, at_s=max(at_s, 0.0), proof=proof, drain_s=drain_s)
+        block = Block(
+            steps=steps,
+            elapsed_s=end - begin,
+            at_s=max(at_s, 0.0),
+            proof=proof,
+            drain_s=drain_s,
+            waited_s=session.feeder.waited_s - waited_s if self._streams else None,
+        )
         self._watch_for_pending_work(block)
         return block
 

@@ -14,7 +14,7 @@ import msgspec
 from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError, WrongResultError
-from metalmark.plan import Mode
+from metalmark.plan import Feed, Mode
 from metalmark.record import Completed, Failed, FailureKind, Phases
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
@@ -71,12 +71,18 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
     voice("build")
     workload = load(plan.workload, source=job.source)
     with backend.open(plan, workload) as session:
-        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=voice)
+        streams = plan.feed is Feed.PIPELINE
+        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=voice, streams=streams)
         evidence = Evidence(session, clock, plan.mode)
         voice("first step")
         first_step_s = clock.first_step()
         evidence.after_first_step()
-        measurement = clock.measure(first_step_s)
+        # The proof needs a fixed batch, so the first and the last steps are on the ring; the clock sees the loader.
+        session.feeder.stream(streams)
+        try:
+            measurement = clock.measure(first_step_s)
+        finally:
+            session.feeder.stream(False)
         voice("proof")
         memory = session.memory()
         proof = evidence.conclude()

@@ -1,0 +1,71 @@
+"""PyTorch's DataLoader: worker processes make the batches; this process takes them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from metalmark.errors import UnsupportedError
+from metalmark.feeds.files import allow_files
+from metalmark.feeds.source import Arrays, Source
+from metalmark.plan import Loader
+
+FILES_PER_BATCH = 8
+"""Descriptors that a batch in flight holds: its tensors are shared by descriptor on Linux."""
+
+
+class Indexed(Dataset):
+    """A Source as DataLoader wants it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(array) for array in self.source[index])
+
+
+class Endless:
+    """A sampler that never ends: a benchmark has no epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        return count()
+
+
+@contextmanager
+def torch_loader(source: Source, loader: Loader) -> Iterator[Iterator[Arrays]]:
+    if loader.prefetch and not loader.workers:
+        raise UnsupportedError(
+            "--prefetch without --workers: PyTorch's DataLoader makes batches ahead in worker processes only.",
+            hint="Add --workers 1, or use --prefetch 0.",
+        )
+    if loader.workers and not loader.prefetch:
+        raise UnsupportedError(
+            "--workers without --prefetch: PyTorch's worker processes always make batches ahead.",
+            hint="Add --prefetch 1, or use --workers 0.",
+        )
+    allow_files(64 + loader.workers * (32 + loader.prefetch * FILES_PER_BATCH))
+    options: dict[str, Any] = {}
+    if loader.workers:
+        options = {
+            "prefetch_factor": loader.prefetch,
+            "persistent_workers": loader.persistent,
+            "multiprocessing_context": loader.start_method or None,
+        }
+    batches = DataLoader(
+        Indexed(source),
+        batch_size=None,
+        sampler=Endless(),
+        num_workers=loader.workers,
+        pin_memory=loader.pin,
+        **options,
+    )
+    iterator = iter(batches)
+    try:
+        yield iterator
+    finally:
+        del iterator  # ends the worker processes
