@@ -105,6 +105,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     budget: Budget = Budget()
     seed: int = 0
+    data: str = "synthetic"
+    """synthetic, real, a data set's name, or a file of the user's as `name@digest`."""
     feed: Feed = Feed.RESIDENT
     loader: Loader | None = None
     """Of a pipeline; None where batches are resident."""

@@ -128,6 +128,8 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     samples_per_step: Annotated[int, Meta(ge=1)]
     parameters: Count
     trainable_parameters: Count
+    data: str = "synthetic"
+    """What the batches were made of, as the data set itself says."""
     flops_per_sample: float | None = None
     """Analytic, for one step of this mode; an estimate of the work, not a reading."""
     notes: tuple[str, ...] = ()

@@ -19,6 +19,14 @@ def scrub(text: str) -> str:
     return printable(text)
 
 
+def place(path: Path) -> str:
+    """A folder in words that may be stored and can still be typed: below the home folder, ~ stands for it."""
+    try:
+        return f"~/{path.resolve().relative_to(Path.home().resolve())}"
+    except ValueError:
+        return path.name
+
+
 def printable(text: str) -> str:
     """Text that a terminal shows and does not obey: tabs and line ends stay, other control characters go."""
     return _CONTROL.sub("", text)

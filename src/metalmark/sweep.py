@@ -19,8 +19,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
     plans: tuple[Plan, ...]
     repeats: int = 1
     hz: float | None = 5.0
-    sources: dict[str, str] = {}
-    """Where users' own workloads lie on this machine: local knowledge, never exported with a record."""
+    paths: dict[str, str] = {}
+    """Where the user's own files lie, by the words the plans have for them: never exported with a record."""
 
     def order(self) -> Iterator[tuple[int, int]]:
         """(cell, repeat): every cell once, then every cell again, so that slow drift hits all alike."""

@@ -40,6 +40,8 @@ class Param(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    path: bool = False
+    """Besides its choices it takes a file or folder of the user's."""
 
 
 class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
@@ -102,6 +104,10 @@ class Workload:
     """A training step's work as a multiple of the forward pass: one more for each of the two gradients. A
     function of the parameters where they decide what is trained: a frozen part has no gradients."""
     modes: tuple[Mode, ...] = (Mode.TRAINING, Mode.INFERENCE)
+    datasets: tuple[str, ...] = ()
+    """Data sets of `metalmark.data` it can be fed with, `--data real` meaning the first."""
+    sample: Callable[[Params, np.ndarray, np.ndarray], Batch] | None = None
+    """sample(params, images as uint8 NHWC, labels) makes a batch of real samples."""
     feed: Feed = Feed.RESIDENT
     """Where its batches come from unless --data-from says otherwise."""
     hidden: bool = False

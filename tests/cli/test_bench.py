@@ -221,3 +221,24 @@ def test_steering_variables_are_recorded_without_paths(cli: Cli) -> None:
     (record,) = json.loads(run.stdout)["records"]
     assert record["software"]["environment"]["OMP_NUM_THREADS"] == "3"
     assert "ada" not in run.stdout
+
+
+def test_a_store_that_fails_in_the_middle_loses_no_cell(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    """The store becomes too small for the second record: what is stored stays, and the cell is kept beside it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sqlite3\nconnect = sqlite3.connect\n"
+        "def small(*a, **k):\n    c = connect(*a, **k)\n    c.execute('PRAGMA max_page_count = 12')\n    return c\n"
+        "sqlite3.connect = small\n"
+    )
+    run = cli("bench", "fake", *QUICK, "--batch-size", "1-6", PYTHONPATH=str(tmp_path))
+    assert run.returncode == 2, run.stderr
+    assert "disk is full" in run.stderr
+    assert "Traceback" not in run.stderr
+    (kept,) = store_file.parent.glob("metalmark-unsaved-*.json")
+    with Store(store_file) as store:
+        before = store.count()
+    assert before >= 1
+    assert "1 records imported" in cli("runs", "import", kept).stderr
+    resumed = cli("bench", "--resume")
+    assert resumed.returncode == 0
+    assert f"{before + 1} of 6" in resumed.stderr

@@ -62,7 +62,7 @@ def test_deleting(store_file: Path) -> None:
 
 
 def test_sweeps_are_found_by_their_beginning(store_file: Path) -> None:
-    sweep = Sweep(id=new_id(), created_at=now_utc(), plans=(plan(),), sources={"my.py:x": "somewhere"})
+    sweep = Sweep(id=new_id(), created_at=now_utc(), plans=(plan(),), paths={"my.py:x": "somewhere"})
     with Store(store_file) as store:
         with pytest.raises(UsageError, match="no sweep yet"):
             store.sweep("last")

@@ -70,6 +70,8 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--channels-last", default="off", metavar="[=off,on]", help="NHWC memory layout.")
 @click.option("--fused", default="off", metavar="[=off,on]", help="Fused optimiser (PyTorch).")
 @click.option("--threads", default=None, help="CPU threads.")
+@click.option("--data", default="synthetic", show_default=True, metavar="synthetic|real|NAME|PATH",
+              help="What batches are made of; real downloads the workload's data set, hash-checked.")  # fmt: skip
 @click.option("--data-from", "feed", default=None, metavar="resident|pipeline",
               help="Batches on the device, or the framework's own loader (default: the workload's).")  # fmt: skip
 @click.option("--workers", default="1", show_default=True, help="Of the loader: processes, calls or threads.")

@@ -11,7 +11,8 @@ from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags
 from metalmark.cli.lists import feeds, loaders, parse_telemetry, settings_product
 from metalmark.cli.progress import make_display
-from metalmark.errors import NotInstalledError
+from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
+from metalmark.errors import NotInstalledError, StoreError
 from metalmark.plan import Budget, Mode
 from metalmark.record import Failed, FailureKind, Record
 from metalmark.report.cells import Cell, cells_of
@@ -21,9 +22,11 @@ from metalmark.report.terminal import print_table
 from metalmark.runner.describe import describe
 from metalmark.runner.devices import choose_devices
 from metalmark.runner.expand import Wish, combine, expand, require
+from metalmark.runner.local import localise, localise_params
 from metalmark.runner.sweeping import run_sweep, was_interrupted
 from metalmark.runner.values import choose, split_list
 from metalmark.store.place import store_path
+from metalmark.store.rescue import rescue
 from metalmark.store.sqlite import Store
 from metalmark.sweep import Sweep, new_id, now_utc
 
@@ -42,7 +45,9 @@ class Bench:
         hz = parse_telemetry(options["telemetry"])
         described = [describe(name) for name in dict.fromkeys(names)]
         infos = [info for info, _ in described]
+        params, paths = localise_params(infos, params)
         combinations = combine(infos, params, option_flags())
+        data, data_paths = localise(options["data"], fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
         frameworks, every, notes = self._frameworks(options["framework"])
         if every:
             frameworks = [name for name in frameworks if any(name in info.frameworks for info in infos)]
@@ -58,6 +63,7 @@ class Bench:
             modes=modes,
             devices=choice.devices,
             settings=settings,
+            data=split_list(data, what="--data"),
             feeds=feeds(options),
             loaders=loaders(options),
             budget=Budget(
@@ -75,7 +81,7 @@ class Bench:
             plans=plans,
             repeats=options["repeat"],
             hz=hz,
-            sources={info.name: source for info, source in described if source},
+            paths={**paths, **data_paths, **{info.name: source for info, source in described if source}},
         )
         with Store(self._path) as store:
             store.add_sweep(sweep)
@@ -93,8 +99,11 @@ class Bench:
                 self._say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
 
             def keep(record: Record) -> None:
-                store.add(record)
                 records.append(record)
+                try:
+                    store.add(record)
+                except StoreError as error:
+                    raise StoreError(error.message, hint=f"{rescue(record, self._path)} {error.hint}") from error
 
             with make_display(sweep, list(records), quiet=self._quiet) as display:
                 whole = run_sweep(sweep, previous=list(records), keep=keep, listener=display)

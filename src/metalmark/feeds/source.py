@@ -32,10 +32,12 @@ class Source:
 
 
 def _again(plan: Plan, prepare: object, origin: str) -> Source:
+    from metalmark.feeds.samples import with_data
     from metalmark.workloads.catalog import load
 
     recipe = Recipe(model=None, loss=_nothing, optimizer=_nothing, prepare=prepare)  # type: ignore[arg-type]
-    return Source(load(plan.workload, source=origin), recipe, plan)
+    workload, _ = with_data(load(plan.workload, source=origin), plan)
+    return Source(workload, recipe, plan)
 
 
 def _nothing(*_: object) -> None:

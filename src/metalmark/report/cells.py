@@ -114,6 +114,7 @@ def varying(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     params = [name for name in params if len({str(plan.params.get(name)) for plan in plans if name in plan.params}) > 1]
     fields = plans[0].settings.__struct_fields__ if plans else ()
     settings = [name for name in fields if len({getattr(plan.settings, name) for plan in plans}) > 1]
+    settings += ["data"] if len({plan.data for plan in plans}) > 1 else []
     settings += ["feed"] if len({plan.feed for plan in plans}) > 1 else []
     loaders = [plan.loader for plan in plans if plan.loader is not None]
     names = loaders[0].__struct_fields__ if loaders else ()

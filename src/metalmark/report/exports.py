@@ -13,7 +13,7 @@ from metalmark.report.cells import Cell
 from metalmark.report.table import Table
 from metalmark.scrub import printable
 
-LEAD = ("workload", "mode", "framework", "device", "placed_on")
+LEAD = ("workload", "mode", "framework", "device", "data", "placed_on")
 FIGURES = (
     "outcome", "processes", "blocks", "step_s", "low_s", "high_s", "interval_over", "samples_per_s", "first_step_s",
     "peak_bytes", "process_bytes", "data_from", "workers", "prefetch", "waiting_share", "proof", "flags", "message",
@@ -38,7 +38,7 @@ def comma_separated(cells: Sequence[Cell]) -> str:
     writer.writerow([*LEAD, *params, *settings, *FIGURES])
     for cell in cells:
         plan, failure = cell.plan, cell.failure
-        row: list[object] = [plan.workload, plan.mode.value, plan.framework, plan.device]
+        row: list[object] = [plan.workload, plan.mode.value, plan.framework, plan.device, plan.data]
         row += [cell.completed[0].placed_on if cell.completed else ""]
         row += [word(plan.params[name]) if name in plan.params else "" for name in params]
         row += [word(getattr(plan.settings, name)) for name in settings]

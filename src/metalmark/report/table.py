@@ -112,6 +112,8 @@ def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
         for name, value in plan.settings.changed().items()
         if name not in (*shown, "dtype")
     ]
+    if "data" not in shown:
+        parts.append(f"{plan.data} data")
     if plan.loader is not None and "feed" not in shown:
         parts += [f"{name} {getattr(plan.loader, name)}" for name in ("workers", "prefetch") if name not in shown]
     return ", ".join(parts)
@@ -126,6 +128,8 @@ def _value(plan: Plan, name: str) -> str:
         return word(plan.params[name])
     if name == "feed":
         return plan.feed.value
+    if name == "data":
+        return plan.data
     holder = plan.settings if hasattr(plan.settings, name) else plan.loader
     return word(getattr(holder, name)) if holder is not None else ""
 

@@ -28,6 +28,7 @@ class Wish:
     devices: Mapping[str, Sequence[Device]]
     settings: Sequence[Settings]
     budget: Budget
+    data: Sequence[str] = ("synthetic",)
     feeds: Sequence[Feed] = ()
     """Empty: each workload's own."""
     loaders: Sequence[Loader] = (Loader(),)
@@ -93,7 +94,9 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
         for feed in wish.feeds or [workload.feed]
         for loader in (wish.loaders if feed is Feed.PIPELINE else [None])
     ]
-    for mode, params, settings, (feed, loader) in product(modes, wish.params[workload.name], wish.settings, feeds):
+    for mode, params, settings, data, (feed, loader) in product(
+        modes, wish.params[workload.name], wish.settings, wish.data, feeds
+    ):
         for framework in frameworks:
             for device in wish.devices[framework]:
                 yield Plan(
@@ -104,6 +107,7 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
                     device=device,
                     settings=settings,
                     budget=wish.budget,
+                    data=data,
                     feed=feed,
                     loader=loader,
                     seed=wish.seed,

@@ -18,8 +18,8 @@ LIFELINE_FD = "METALMARK_LIFELINE_FD"
 class Job(Struct, frozen=True, kw_only=True):
     plan: Plan
     repeat: int
-    source: str
-    """Where a user's own workload lies on this machine; never stored. Empty for a built-in."""
+    paths: dict[str, str] = {}
+    """Where the user's own files lie on this machine, by the words a record has for them; never stored."""
     spawned_at_s: float
     """time.monotonic() of the parent, which is the worker's too: both clocks count from the same moment."""
 

@@ -41,12 +41,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """One child process and the pipes that tie it to us."""
 
-    def __init__(self, plan: Plan, *, repeat: int, source: str, folder: Path) -> None:
+    def __init__(self, plan: Plan, *, repeat: int, paths: dict[str, str], folder: Path) -> None:
         self.plan = plan
         self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
         self.spawned_at_s = time.monotonic()
         job_path = folder / "job.json"
-        write_struct(job_path, Job(plan=plan, repeat=repeat, source=source, spawned_at_s=self.spawned_at_s))
+        write_struct(job_path, Job(plan=plan, repeat=repeat, paths=paths, spawned_at_s=self.spawned_at_s))
         self._progress, progress_child = os.pipe()
         lifeline_child, self._lifeline = os.pipe()
         self._ended, self._ended_writer = os.pipe()
@@ -129,7 +129,7 @@ def run_cell(
     plan: Plan,
     *,
     repeat: int = 0,
-    source: str = "",
+    paths: dict[str, str] | None = None,
     hz: float | None = 5.0,
     on_progress: OnProgress = lambda _: None,
     on_sampler: Callable[[Sampler], None] = lambda _: None,
@@ -137,7 +137,7 @@ def run_cell(
     """Measures one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
         oom_kills = _oom_kills()
-        worker = Worker(plan, repeat=repeat, source=source, folder=Path(folder))
+        worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=Path(folder))
         sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
         sampler.start()
         on_sampler(sampler)

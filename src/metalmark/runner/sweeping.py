@@ -51,7 +51,7 @@ def run_sweep(
         ended = run_cell(
             plan,
             repeat=repeat,
-            source=sweep.sources.get(plan.workload, ""),
+            paths=sweep.paths,
             hz=sweep.hz,
             on_progress=listener.progress,
             on_sampler=listener.sampling,

@@ -45,6 +45,8 @@ def parse_switch(text: str, *, what: str) -> list[bool]:
 def parse_param(param: Param, text: str) -> list[Scalar]:
     """The values of a workload's parameter, of the type of its default."""
     flag = f"--{param.name.replace('_', '-')}"
+    if param.path:
+        return list(split_list(text, what=flag))
     if param.choices:
         return list(choose(text, param.choices, what=flag, plural="It takes"))
     if isinstance(param.default, bool):

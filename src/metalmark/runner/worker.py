@@ -13,13 +13,14 @@ import msgspec
 
 from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.errors import UnsupportedError, WrongResultError
-from metalmark.plan import Feed, Mode
+from metalmark.errors import MetalmarkError, WrongResultError
+from metalmark.feeds.samples import with_data
+from metalmark.plan import Feed, Mode, Plan
 from metalmark.record import Completed, Failed, FailureKind, Phases
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
 from metalmark.runner.loop import Clock
-from metalmark.scrub import scrub
+from metalmark.scrub import printable, scrub
 from metalmark.workloads.catalog import load
 
 PROGRESS_EVERY_S = 0.2
@@ -67,9 +68,9 @@ def main(job_path: str, outcome_path: str) -> None:
 
 
 def run(job: Job, backend: Backend, voice: Voice) -> Completed:
-    plan = job.plan
+    plan = here(job)
     voice("build")
-    workload = load(plan.workload, source=job.source)
+    workload, data = with_data(load(plan.workload, source=job.paths.get(plan.workload, "")), plan)
     with backend.open(plan, workload) as session:
         streams = plan.feed is Feed.PIPELINE
         clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=voice, streams=streams)
@@ -107,15 +108,26 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
             samples_per_step=int(plan.params["batch_size"]),
             parameters=session.parameters,
             trainable_parameters=session.trainable_parameters,
+            data=data,
             flops_per_sample=flops,
             notes=session.notes,
         )
 
 
+def here(job: Job) -> Plan:
+    """The plan with the user's own files as this machine knows them; the record keeps the one without."""
+    plan, paths = job.plan, job.paths
+    params = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in plan.params.items()}
+    return msgspec.structs.replace(plan, params=params, data=paths.get(plan.data, plan.data))
+
+
 def describe(error: BaseException, backend: Backend | None, phase: str) -> Failed:
     """An exception as data: it can't cross a process as itself."""
-    if isinstance(error, UnsupportedError):
-        return Failed(kind=FailureKind.UNSUPPORTED, message=scrub(error.message), hint=error.hint, phase=phase)
+    if isinstance(error, MetalmarkError) and not isinstance(error, WrongResultError):
+        # Data or weights that are missing or damaged, too: the message says which file, and the hint what to do.
+        return Failed(
+            kind=FailureKind.UNSUPPORTED, message=scrub(error.message), hint=printable(error.hint), phase=phase
+        )
     if isinstance(error, WrongResultError):
         return Failed(kind=FailureKind.WRONG_RESULT, message=error.message, hint=error.hint, phase=phase)
     first_line = (str(error).strip() or "no message").splitlines()[0]

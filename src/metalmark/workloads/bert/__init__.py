@@ -51,7 +51,7 @@ def make_batch(params: Params, rng: np.random.Generator) -> Batch:
 
 def forward_flops(params: Params) -> float:
     """Matrix products alone; norms, softmax and activations are under a percent of them."""
-    shape, length = shape_of(params), params["seq_len"]
+    shape, length = shape_of(params), int(params["seq_len"])
     projections = 4 * 2.0 * length * shape.hidden**2
     attention = 2 * 2.0 * length**2 * shape.hidden
     feed_forward = 2 * 2.0 * length * shape.hidden * shape.inner

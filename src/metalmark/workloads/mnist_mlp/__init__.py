@@ -18,6 +18,10 @@ def make_batch(params: Params, rng: np.random.Generator) -> Batch:
     )
 
 
+def sample(_: Params, images: np.ndarray, labels: np.ndarray) -> Batch:
+    return Batch(inputs=(images.reshape(len(images), PIXELS).astype(np.float32) / 255,), targets=labels)
+
+
 def forward_flops(_: Params) -> float:
     return 2.0 * (PIXELS * HIDDEN + HIDDEN * CLASSES)
 
@@ -32,6 +36,8 @@ WORKLOAD = Workload(
         "mlx": "metalmark.workloads.mnist_mlp.on_mlx:build",
     },
     batch=make_batch,
+    datasets=("mnist", "fashion-mnist"),
+    sample=sample,
     flops=forward_flops,
     # The input needs no gradient, so its layer, nearly all of the work, has no third product: 2, not 3.
     training_factor=(2 * PIXELS * HIDDEN + 3 * HIDDEN * CLASSES) / (PIXELS * HIDDEN + HIDDEN * CLASSES),

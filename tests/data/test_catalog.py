@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metalmark.data.catalog import Kind, kind_of, load
+from metalmark.errors import FormatError, MetalmarkError, UsageError
+from tests.data.files import cifar_files, member, tar_bytes, write_files, write_idx, write_tree
+from tests.data.test_flowers import write_flowers
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[Kind, Path]:
+    return {
+        Kind.IDX: write_idx(tmp_path / "idx"),
+        Kind.CIFAR: write_files(tmp_path / "cifar", cifar_files(binary=True)),
+        Kind.FLOWERS: write_flowers(tmp_path / "flowers", unpacked=True),
+        Kind.TREE: write_tree(tmp_path / "tree", {"a": 5, "b": 5}),
+    }
+
+
+GOOD = [
+    ("mnist", Kind.IDX),
+    ("fashion-mnist", Kind.IDX),
+    ("cifar-10", Kind.CIFAR),
+    ("flowers-102", Kind.FLOWERS),
+    ("flowers-102", Kind.TREE),
+    ("folder", Kind.TREE),
+]
+NAMES = ["mnist", "fashion-mnist", "cifar-10", "flowers-102", "folder"]
+
+
+@pytest.mark.parametrize(("name", "kind"), GOOD)
+def test_a_path_is_read_as_what_it_holds(places: dict[Kind, Path], name: str, kind: Kind) -> None:
+    assert kind_of(places[kind]) is kind
+    dataset = load(name, str(places[kind]), pixels=16)
+    assert dataset.name == name
+    assert "synthetic" not in dataset.source
+    assert str(places[kind].parent) not in dataset.source, "sources are stored, and paths are not"
+    assert len(dataset.digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in NAMES for kind in Kind if (name, kind) not in GOOD]
+)
+def test_another_kind_is_named_and_what_was_expected(places: dict[Kind, Path], name: str, kind: Kind) -> None:
+    with pytest.raises(FormatError, match=f"holds {kind.value}, which {name} is not read from") as caught:
+        load(name, str(places[kind]))
+    assert caught.value.hint.startswith("Expected: ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_that_hold_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FormatError, match="none of the known data formats"):
+        load(name, str(tmp_path))
+    (tmp_path / "file.bin").write_bytes(b"x")
+    with pytest.raises(FormatError, match="none of the known data formats"):
+        load(name, str(tmp_path / "file.bin"))
+    with pytest.raises(UsageError, match="There is no file or folder") as caught:
+        load(name, str(tmp_path / "absent"))
+    assert "--data takes real, synthetic or a path" in caught.value.hint
+
+
+def test_an_archive_without_batches(tmp_path: Path) -> None:
+    path = tmp_path / "other.tar.gz"
+    path.write_bytes(tar_bytes([member("readme", b"x")]))
+    with pytest.raises(FormatError, match="has no data_batch_1"):
+        load("cifar-10", str(path))
+
+
+def test_names_that_are_none() -> None:
+    with pytest.raises(UsageError, match="did you mean cifar-10") as caught:
+        load("cifar10", "synthetic")
+    assert "flowers-102" in caught.value.hint
+
+
+@pytest.mark.parametrize("choice", ["real", "synthetic"])
+def test_a_folder_is_the_users_own(choice: str) -> None:
+    with pytest.raises(MetalmarkError) as caught:
+        load("folder", choice)
+    assert "--data PATH" in caught.value.hint
