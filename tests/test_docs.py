@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_make_demo(tmp_path: Path) -> None:
         assert len(re.findall(rf"\b{framework} +cpu .*loss", done.stdout)) == 2, done.stdout
     assert "not run:" in done.stdout
     assert str(tmp_path / "store.sqlite3") in done.stderr
+
+
+def test_the_workload_pages_say_what_the_catalogue_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/workload_pages.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_ci_runs_the_readmes_own_test_command() -> None:

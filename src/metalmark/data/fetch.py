@@ -10,6 +10,7 @@ from pathlib import Path
 from metalmark.data.registry import REGISTRY, Remote
 from metalmark.data.trouble import md5_of
 from metalmark.errors import FormatError
+from metalmark.scrub import place
 
 VARIABLE = "METALMARK_CACHE"
 WITHOUT = "--data synthetic needs no file."
@@ -91,7 +92,9 @@ def _download(dataset: str, remote: Remote, missing: list[str], folder: Path) ->
 
 def _by_hand(remote: Remote, missing: list[str], folder: Path) -> str:
     files = ", ".join(f"{remote.address}{file} (MD5 {remote.md5(file)})" for file in missing)
-    return f"Or bring into {folder} yourself: {files}. {WITHOUT}"
+    # In words that a record may hold: the message becomes part of a cell.
+    where = f"${VARIABLE}/data/{folder.name}" if os.environ.get(VARIABLE) else place(folder)
+    return f"Or bring into {where} yourself: {files}. {WITHOUT}"
 
 
 def _reason(error: Exception) -> str:

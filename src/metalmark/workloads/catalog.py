@@ -16,6 +16,11 @@ from metalmark.workload import Workload
 BUILT_IN: dict[str, str] = {
     "mnist-mlp": "metalmark.workloads.mnist_mlp:WORKLOAD",
     "conv256": "metalmark.workloads.conv256:WORKLOAD",
+    "bert": "metalmark.workloads.bert:WORKLOAD",
+    "resnet50-transfer": "metalmark.workloads.resnet50_transfer:WORKLOAD",
+    "mobilenet-cifar10": "metalmark.workloads.mobilenet_cifar10:WORKLOAD",
+    "vgg16-flowers": "metalmark.workloads.vgg16_flowers:WORKLOAD",
+    "input-pipeline": "metalmark.workloads.input_pipeline:WORKLOAD",
     "fake": "metalmark.workloads.fake:WORKLOAD",
 }
 GROUP = "metalmark.workloads"
@@ -65,6 +70,7 @@ def load_file(path: Path, name: str) -> Workload:
     spec.loader.exec_module(module)
     workload = getattr(module, name, None)
     if isinstance(workload, Workload):
+        object.__setattr__(workload, "origin", str(path))
         return workload
     found = [key for key, value in vars(module).items() if isinstance(value, Workload)]
     what = "nothing" if workload is None else f"a {type(workload).__name__}"

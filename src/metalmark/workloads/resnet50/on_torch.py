@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from itertools import groupby
+
+import torch
+from torch import nn
+
+from metalmark.workload import Params
+from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
+from metalmark.workloads.vision.on_torch import conv, filled, norm
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        one, two, three = block.branch
+        self.conv1, self.bn1 = conv(one), norm(one)
+        self.conv2, self.bn2 = conv(two), norm(two)
+        self.conv3, self.bn3 = conv(three), norm(three)
+        self.relu = nn.ReLU(inplace=True)
+        short = block.shortcut
+        self.downsample = nn.Sequential(conv(short), norm(short)) if short else nn.Identity()
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        branch = self.relu(self.bn1(self.conv1(features)))
+        branch = self.relu(self.bn2(self.conv2(branch)))
+        branch = self.bn3(self.conv3(branch))
+        branch += self.downsample(features)
+        return self.relu(branch)
+
+
+class ResNet50(nn.Module):
+    """Its attributes are named as torchvision's, so that its arrays are too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1, self.relu = conv(STEM), norm(STEM), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(POOL_KERNEL, POOL_STRIDE, padding=POOL_KERNEL // 2)
+        for stage, members in groupby(blocks(), lambda block: block.stage):
+            self.add_module(stage, nn.Sequential(*map(Bottleneck, members)))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(features))))
+
+
+def backbone(params: Params) -> nn.Module:
+    return filled(ResNet50(), BACKBONE.arrays(params["weights"]))

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from functools import partial
+
+import keras
+from keras import layers
+
+from metalmark.workload import Params, Recipe
+from metalmark.workloads.resnet50.on_keras import backbone
+from metalmark.workloads.resnet50_transfer import CLASSES, learning_rate
+from metalmark.workloads.vision.on_keras import images, transfer
+
+
+def build(params: Params) -> Recipe:
+    # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
+    head = [layers.GlobalAveragePooling2D(), layers.Dense(CLASSES, dtype="float32")]
+    return Recipe(
+        model=transfer(images(params), backbone(params), head, params),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=partial(keras.optimizers.Adam, learning_rate(params)),
+    )

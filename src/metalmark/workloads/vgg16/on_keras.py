@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from metalmark.workload import Params
+from metalmark.workloads.vgg16 import BACKBONE, GRID, stages
+from metalmark.workloads.vision.on_keras import convolve, filled, images
+
+
+class AdaptiveAverage(layers.Layer):
+    """Averages to a grid of a fixed side as PyTorch's layer does, by cells that overlap where they must."""
+
+    def __init__(self, grid: int) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def call(self, features: Any) -> Any:
+        height, width = features.shape[1:3]
+        if (height, width) == (self.grid, self.grid):
+            return features
+        rows, columns = (keras.ops.cast(shares(side, self.grid), features.dtype) for side in (height, width))
+        return keras.ops.einsum("ih,jw,nhwc->nijc", rows, columns, features)
+
+
+def shares(side: int, grid: int) -> np.ndarray:
+    """A row for each cell: which of `side` places it averages, and by what share."""
+    matrix = np.zeros((grid, side), np.float32)
+    for cell in range(grid):
+        begin, end = cell * side // grid, -(-(cell + 1) * side // grid)
+        matrix[cell, begin:end] = 1 / (end - begin)
+    return matrix
+
+
+def backbone(params: Params) -> Any:
+    inputs = features = images(params)
+    for convs in stages():
+        for spec in convs:
+            features = layers.ReLU()(convolve(features, spec))
+        features = layers.MaxPooling2D(2)(features)
+    return filled(keras.Model(inputs, AdaptiveAverage(GRID)(features)), BACKBONE.arrays(params["weights"]))

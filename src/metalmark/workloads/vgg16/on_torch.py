@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from metalmark.workload import Params
+from metalmark.workloads.vgg16 import BACKBONE, GRID, stages
+from metalmark.workloads.vision.on_torch import conv, filled
+
+
+class Vgg16(nn.Module):
+    """Its attributes are named as torchvision's, so that its arrays are too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for convs in stages():
+            for spec in convs:
+                layers += [conv(spec), nn.ReLU(inplace=True)]
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2d(GRID)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.avgpool(self.features(images))
+
+
+def backbone(params: Params) -> nn.Module:
+    return filled(Vgg16(), BACKBONE.arrays(params["weights"]))

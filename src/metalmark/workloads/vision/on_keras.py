@@ -1,0 +1,71 @@
+"""What the image workloads share on Keras: layers from a Conv, under its names, and how to fill them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import layers
+
+from metalmark.workload import Params
+from metalmark.workloads.vision import CHANNELS, is_frozen
+from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
+
+
+def images(params: Params) -> Any:
+    side = params["pixels"]
+    return keras.Input((side, side, CHANNELS))
+
+
+def convolve(features: Any, spec: Conv) -> Any:
+    """The convolution and, where it has one, its BatchNorm."""
+    padding = "same"
+    if spec.stride > 1 and spec.padding:
+        # Keras' own padding is lopsided on a stride, and on another side than in PyTorch and MLX.
+        features = layers.ZeroPadding2D(spec.padding)(features)
+        padding = "valid"
+    options = {
+        "strides": spec.stride,
+        "padding": padding,
+        "use_bias": not spec.norm,
+        "name": spec.name,
+    }
+    # `filled` writes every kernel, so drawing random ones first would be for nothing.
+    if spec.groups == 1:
+        features = layers.Conv2D(spec.outputs, spec.kernel, kernel_initializer="zeros", **options)(features)
+    else:
+        features = layers.DepthwiseConv2D(spec.kernel, depthwise_initializer="zeros", **options)(features)
+    if spec.norm:
+        # Keras counts what it keeps of the old statistics; the others count what they take of the new.
+        features = layers.BatchNormalization(momentum=1 - MOMENTUM, epsilon=EPSILON, name=spec.norm)(features)
+    return features
+
+
+def filled(model: Any, arrays: Arrays) -> Any:
+    """The model with these arrays in it, every one of them and all of it."""
+    left = dict(arrays)
+    for layer in model.layers:
+        if layer.weights:
+            layer.set_weights(_weights(layer, left))
+    assert not left, f"no layer for {sorted(left)}"
+    return model
+
+
+def transfer(inputs: Any, backbone: Any, head: list[Any], params: Params) -> Any:
+    """A backbone and a head. Keras runs a frozen backbone's BatchNorm in inference mode by itself."""
+    backbone.trainable = not is_frozen(params)
+    features = backbone(inputs)
+    for layer in head:
+        features = layer(features)
+    return keras.Model(inputs, features)
+
+
+def _weights(layer: Any, left: Arrays) -> list[Any]:
+    """A layer's weights in Keras' order and layout, taken out of `left`."""
+    if isinstance(layer, layers.BatchNormalization):
+        return [left.pop(f"{layer.name}.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
+    kernel = left.pop(f"{layer.name}.weight")
+    # (out, in, y, x) → (y, x, in, out); a depthwise kernel's inputs are PyTorch's outputs → (y, x, in, 1).
+    depthwise = isinstance(layer, layers.DepthwiseConv2D)
+    kernels = [kernel.transpose(2, 3, 0, 1) if depthwise else kernel.transpose(2, 3, 1, 0)]
+    return [*kernels, left.pop(f"{layer.name}.bias")] if layer.use_bias else kernels

@@ -1,0 +1,259 @@
+"""Weights: found, fetched and matched, or a message that says which file, which array and what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from metalmark.errors import WeightsError
+from metalmark.plan import Budget
+from metalmark.record import Failed
+from metalmark.runner.launch import run_cell
+from metalmark.workloads import mobilenet_v2, pth, resnet50, vgg16, weights
+from tests.workloads.vision_checks import plan
+
+save_file = pytest.importorskip("safetensors.numpy").save_file
+BACKBONE = mobilenet_v2.BACKBONE
+BODY = b"these bytes stand for weights"
+NAME = f"mobilenet_v2-{hashlib.sha256(BODY).hexdigest()[:8]}.pth"
+
+
+def good() -> dict[str, np.ndarray]:
+    return {**BACKBONE.arrays("none"), "classifier.1.weight": np.zeros((1000, 1280), np.float32)}
+
+
+def saved(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    save_file(arrays, path)
+    return path
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+    """What is published, on this machine; the cache is empty, and the name is right for BODY."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = getattr(self.server, "body", b"")
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.body = BODY  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv(weights.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(weights, "BASE_URL", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setitem(weights.PUBLISHED, "mobilenet_v2", NAME)
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_none_is_none() -> None:
+    assert weights.find("none", "resnet50") is None
+
+
+def test_random_weights_are_the_same_every_time() -> None:
+    first, second = BACKBONE.arrays("none"), BACKBONE.arrays("none")
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    arrays = {name: array + 1 for name, array in good().items()}
+    found = BACKBONE.arrays(str(saved(tmp_path / "mine.safetensors", arrays)))
+    assert list(found) == list(BACKBONE.shapes())
+    assert all(np.array_equal(array, arrays[name]) for name, array in found.items())
+
+
+def test_half_precision_becomes_single(tmp_path: Path) -> None:
+    path = saved(tmp_path / "half.safetensors", {name: array.astype(np.float16) for name, array in good().items()})
+    assert {array.dtype for array in BACKBONE.arrays(str(path)).values()} == {np.dtype(np.float32)}
+
+
+def test_a_missing_array_is_named(tmp_path: Path) -> None:
+    arrays = good()
+    del arrays["features.3.conv.1.0.weight"]
+    with pytest.raises(WeightsError, match=r"few\.safetensors has no array features\.3\.conv\.1\.0\.weight, of shape"):
+        BACKBONE.arrays(str(saved(tmp_path / "few.safetensors", arrays)))
+
+
+def test_a_wrong_shape_is_told_with_the_right_one(tmp_path: Path) -> None:
+    arrays = {**good(), "features.0.0.weight": np.zeros((32, 3, 5, 5), np.float32)}
+    wanted = (
+        r"wide\.safetensors: the array features\.0\.0\.weight has the shape \(32, 3, 5, 5\), but needs \(32, 3, 3, 3\)"
+    )
+    with pytest.raises(WeightsError, match=wanted):
+        BACKBONE.arrays(str(saved(tmp_path / "wide.safetensors", arrays)))
+
+
+def test_another_networks_file_says_what_it_holds(tmp_path: Path) -> None:
+    path = saved(tmp_path / "other.safetensors", {"encoder.weight": np.zeros(3, np.float32)})
+    with pytest.raises(WeightsError, match=r"no array conv1\.weight.* encoder\.weight"):
+        resnet50.BACKBONE.arrays(str(path))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("length", [0, 7, 1000])
+def test_a_truncated_file(tmp_path: Path, suffix: str, length: int) -> None:
+    whole = saved(tmp_path / "whole.safetensors", good()).read_bytes()
+    path = tmp_path / f"cut{suffix}"
+    path.write_bytes(whole[:length])
+    with pytest.raises(WeightsError, match=rf"cut{suffix} can't be read"):
+        BACKBONE.arrays(str(path))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("nowhere.safetensors", "is no file here"), (".", "is a folder"), ("imagnet", "is no file here")]
+)
+def test_a_path_that_is_no_file(word: str, said: str) -> None:
+    with pytest.raises(WeightsError, match=f"{said}. Give none, imagenet, or"):
+        weights.find(word, "resnet50")
+
+
+def test_a_kind_of_file_we_do_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "weights.h5"
+    path.write_bytes(b"\x89HDF")
+    with pytest.raises(WeightsError, match=r"weights\.h5: weights are read from \.safetensors"):
+        vgg16.BACKBONE.arrays(str(path))
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, ("1 + 1",)
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "evil.pth"
+    path.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(WeightsError, match=r"asks for builtins\.eval"):
+        pth.read(path)
+
+
+def test_a_pickle_that_reaches_past_its_storage_is_refused() -> None:
+    with pytest.raises(ValueError, match="past its storage"):
+        pth._tensor(np.zeros(10, np.float32), 5, (2, 3), (3, 1))
+    assert pth._tensor(np.arange(10.0), 4, (2, 3), (3, 1)).tolist() == [[4, 5, 6], [7, 8, 9]]
+
+
+def test_imagenet_is_downloaded_once_and_checked(server: ThreadingHTTPServer) -> None:
+    path = weights.find("imagenet", "mobilenet_v2")
+    assert path == weights.folder() / NAME
+    assert path.read_bytes() == BODY
+    server.body = b""  # type: ignore[attr-defined]
+    assert weights.find("imagenet", "mobilenet_v2") == path
+    assert [each.name for each in weights.folder().iterdir()] == [NAME]
+
+
+def test_what_came_is_not_what_was_published(server: ThreadingHTTPServer) -> None:
+    server.body = b"a login page"  # type: ignore[attr-defined]
+    with pytest.raises(WeightsError, match=r"not the published file: its SHA-256 begins with \w{8}, not with \w{8}\."):
+        weights.find("imagenet", "mobilenet_v2")
+    assert not list(weights.folder().iterdir())
+
+
+@pytest.mark.usefixtures("server")
+def test_a_damaged_file_in_the_cache() -> None:
+    path = weights.find("imagenet", "mobilenet_v2")
+    assert path is not None
+    path.write_bytes(BODY[:-1])
+    with pytest.raises(WeightsError, match=rf"{NAME} is damaged: its SHA-256 .* Delete it and run again"):
+        weights.find("imagenet", "mobilenet_v2")
+
+
+@pytest.mark.usefixtures("server")
+def test_offline_says_what_to_bring_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "BASE_URL", "http://127.0.0.1:9/")
+    with pytest.raises(WeightsError) as raised:
+        weights.find("imagenet", "mobilenet_v2")
+    for part in (
+        NAME,
+        "Connection refused",
+        f"http://127.0.0.1:9/{NAME}",
+        str(weights.folder() / NAME),
+        "--weights PATH",
+    ):
+        assert part in raised.value.message
+
+
+def test_not_published_any_more(server: ThreadingHTTPServer) -> None:
+    server.body = b""  # type: ignore[attr-defined]
+    with pytest.raises(WeightsError, match="can't be downloaded: 404"):
+        weights.find("imagenet", "mobilenet_v2")
+
+
+def test_no_users_name_in_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert weights._shown(tmp_path / "cache" / "a.pth") == "$HOME/cache/a.pth"
+
+
+def test_the_names_on_the_list_carry_their_hash() -> None:
+    assert set(weights.PUBLISHED) == {b.name for b in (resnet50.BACKBONE, mobilenet_v2.BACKBONE, vgg16.BACKBONE)}
+    assert all(len(Path(name).stem.rpartition("-")[2]) == 8 for name in weights.PUBLISHED.values())
+
+
+def hub_names(layers: dict[str, str]) -> dict[str, str]:
+    """A layer of transformers holds a convolution and its normalisation; ours has names for both."""
+    pairs = {}
+    parts = ("weight", "bias", "running_mean", "running_var")
+    for theirs, ours in layers.items():
+        conv, norm = ours.split(" ")
+        pairs[f"{theirs}.convolution.weight"] = f"{conv}.weight"
+        pairs |= {f"{theirs}.normalization.{part}": f"{norm}.{part}" for part in parts}
+    return pairs
+
+
+def test_the_hubs_resnet_has_every_array() -> None:
+    layers = {"resnet.embedder.embedder": "conv1 bn1"}
+    for stage, depth in enumerate((3, 4, 6, 3)):
+        for block in range(depth):
+            there, here = f"resnet.encoder.stages.{stage}.layers.{block}", f"layer{stage + 1}.{block}"
+            layers |= {f"{there}.layer.{k}": f"{here}.conv{k + 1} {here}.bn{k + 1}" for k in range(3)}
+            if block == 0:
+                layers[f"{there}.shortcut"] = f"{here}.downsample.0 {here}.downsample.1"
+    for theirs, ours in hub_names(layers).items():
+        assert resnet50.rename(theirs) == resnet50.rename(theirs.removeprefix("resnet.")) == ours
+    assert set(hub_names(layers).values()) == set(resnet50.BACKBONE.shapes())
+    assert resnet50.rename("classifier.1.weight") == "classifier.1.weight"
+
+
+def test_the_hubs_mobilenet_has_every_array() -> None:
+    layers = {
+        "mobilenet_v2.conv_stem.first_conv": "features.0.0 features.0.1",
+        "mobilenet_v2.conv_stem.conv_3x3": "features.1.conv.0.0 features.1.conv.0.1",
+        "mobilenet_v2.conv_stem.reduce_1x1": "features.1.conv.1 features.1.conv.2",
+        "mobilenet_v2.conv_1x1": "features.18.0 features.18.1",
+    }
+    for block in range(16):
+        there, here = f"mobilenet_v2.layer.{block}", f"features.{block + 2}.conv"
+        layers[f"{there}.expand_1x1"] = f"{here}.0.0 {here}.0.1"
+        layers[f"{there}.conv_3x3"] = f"{here}.1.0 {here}.1.1"
+        layers[f"{there}.reduce_1x1"] = f"{here}.2 {here}.3"
+    for theirs, ours in hub_names(layers).items():
+        assert mobilenet_v2.rename(theirs) == ours
+    assert set(hub_names(layers).values()) == set(BACKBONE.shapes())
+
+
+def test_hub_files_are_loaded(tmp_path: Path) -> None:
+    arrays = good()
+    arrays["mobilenet_v2.conv_1x1.convolution.weight"] = arrays.pop("features.18.0.weight")
+    assert BACKBONE.arrays(str(saved(tmp_path / "model.safetensors", arrays)))
+
+
+def test_a_cell_without_its_weights_fails_with_the_reason() -> None:
+    cell = plan("mobilenet-cifar10", "torch", weights="nowhere.pth")
+    outcome = run_cell(msgspec.structs.replace(cell, budget=Budget(steps=1))).outcome
+    assert isinstance(outcome, Failed)
+    assert "nowhere.pth: this is no file here" in outcome.message
