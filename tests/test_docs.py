@@ -42,6 +42,7 @@ def test_the_readme_has_its_commands() -> None:
     assert sum(command.startswith("metalmark ") for command in COMMANDS) >= 10
 
 
+@pytest.mark.timeout(900)
 def test_every_metalmark_command_of_the_readme(checkout: Path) -> None:
     if not (BIN / "metalmark").exists():
         pytest.skip("no .venv: run through make test")
@@ -53,6 +54,7 @@ def test_every_metalmark_command_of_the_readme(checkout: Path) -> None:
         assert done.stdout or done.stderr, command
 
 
+@pytest.mark.timeout(600)
 def test_make_demo(tmp_path: Path) -> None:
     """The real target with its real frameworks, at its smallest."""
     if not (BIN / "metalmark").exists():

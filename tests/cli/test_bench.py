@@ -83,6 +83,8 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(cli: Cli, store_file: Path) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that runs in the background of a shell inherits an ignored SIGINT; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stderr is not None
     seen = [running.stderr.readline()]

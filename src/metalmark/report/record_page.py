@@ -52,7 +52,7 @@ def _completed(run: Completed) -> list[str]:
     warm = "until steady" if measured.steady else "never steady"
     lines = [
         f"  ran on {run.placed_on} ({run.device_name}), {run.parameters:,} parameters, "
-        f"{run.trainable_parameters:,} of them trained; data: {run.data}",
+        f"{run.trainable_parameters:,} of them trainable; data: {run.data}",
         f"  step {seconds(median(steps))} in {len(steps)} blocks of {measured.blocks[0].steps}, "
         f"range {share(spread(steps))}; first step {seconds(measured.first_step_s)}; "
         f"warm-up {len(measured.warmup)} blocks, {warm}",
