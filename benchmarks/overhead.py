@@ -2,8 +2,8 @@
 
 python benchmarks/overhead.py [torch tensorflow jax mlx]
 
-Both sides train the same model object. A round measures a block on each side, in turns first; a round's ratio is of
-two neighbours in time, so slow drift of the machine cancels, and a process's ratio is the median of its rounds. Where
+Both sides train the same model object on the same two batches in turn. A round measures a block on each side, in
+turns first; a round's ratio is of two neighbours in time, so slow drift of the machine cancels, and a process's ratio is the median of its rounds. Where
 a process happens to put its arrays still moves a ratio by a percent or two (seen with a bare loop against itself), so
 each framework gets several processes, in turns with our side and the bare side begun first; its figure is the median
 of theirs.
@@ -32,6 +32,7 @@ SIZES = {"torch": (16, 64), "tensorflow": (16, 64), "jax": (16, 64), "mlx": (4, 
 
 
 def one(name: str, ours_first: bool) -> None:
+    from metalmark.backends.base import RING
     from metalmark.backends.catalog import FRAMEWORKS
     from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
     from metalmark.runner.loop import Clock
@@ -46,7 +47,8 @@ def one(name: str, ours_first: bool) -> None:
     plan = Plan(
         workload="conv256", params=params, mode=Mode.TRAINING, framework=name, device=Device(kind=DeviceKind.CPU)
     )
-    batch = workload.batch(params, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    batches = [(batch.inputs[0], batch.targets) for batch in (workload.batch(params, rng) for _ in range(RING))]
     make = importlib.import_module(f"bare.{name}").make
     backend = framework.backend()
     # The model is kept aside before the session begins, whose first step may donate or compile its arrays.
@@ -61,7 +63,7 @@ def one(name: str, ours_first: bool) -> None:
     type(workload).recipe = recipe  # type: ignore[method-assign]
     with backend.open(plan, workload) as session:
         clock = Clock(session, Budget(), origin_s=time.monotonic(), tell=lambda *_: None)
-        bare = make(kept[0], batch.inputs[0], batch.targets)
+        bare = make(kept[0], batches)
         for begin in (clock.first_step, partial(bare, 1))[:: 1 if ours_first else -1]:
             begin()
         warm = [clock.block(3).elapsed_s / 3 for _ in range(5)]

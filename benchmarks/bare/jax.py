@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,11 +9,11 @@ import keras
 import numpy as np
 
 
-def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.Adam(1e-5)
     optimizer.build(model.trainable_variables)
-    x, y = jax.device_put(images), jax.device_put(labels)
+    ring = [jax.device_put(batch) for batch in batches]
 
     def compute(trainable: Any, fixed: Any, x: Any, y: Any) -> Any:
         outputs, fixed = model.stateless_call(trainable, fixed, x, training=True)
@@ -36,8 +36,8 @@ def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], 
 
     def loop(steps: int) -> None:
         state = held[0]
-        for _ in range(steps):
-            state, _ = step(state, x, y)
+        for number in range(steps):
+            state, _ = step(state, *ring[number % len(ring)])
         held[0] = jax.block_until_ready(state)
 
     return loop

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,9 @@ from mlx import core as mx
 from mlx import nn, optimizers
 
 
-def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
     optimizer = optimizers.Adam(1e-5)
-    x, y = mx.array(images), mx.array(labels)
+    ring = [(mx.array(images), mx.array(labels)) for images, labels in batches]
 
     def compute(model: Any, x: Any, y: Any) -> Any:
         return nn.losses.cross_entropy(model(x), y, reduction="mean")
@@ -18,8 +18,8 @@ def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], 
     gradients_of = nn.value_and_grad(model, compute)
 
     def loop(steps: int) -> None:
-        for _ in range(steps):
-            loss, gradients = gradients_of(model, x, y)
+        for step in range(steps):
+            loss, gradients = gradients_of(model, *ring[step % len(ring)])
             optimizer.update(model, gradients)
             mx.eval(model.parameters(), optimizer.state, loss)
 

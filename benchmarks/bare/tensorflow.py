@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 
-def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.Adam(1e-5)
     optimizer.build(model.trainable_variables)
-    x, y = tf.constant(images), tf.constant(labels)
+    ring = [(tf.constant(images), tf.constant(labels)) for images, labels in batches]
 
     @tf.function
     def step(x: Any, y: Any) -> Any:
@@ -22,8 +22,8 @@ def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], 
         return loss
 
     def loop(steps: int) -> None:
-        for _ in range(steps):
-            loss = step(x, y)
+        for number in range(steps):
+            loss = step(*ring[number % len(ring)])
         loss.numpy()
 
     return loop

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,14 +8,17 @@ import torch
 from torch import nn
 
 
-def make(model: Any, images: np.ndarray, labels: np.ndarray) -> Callable[[int], None]:
+def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
-    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-    y = torch.from_numpy(labels).long()
+    ring = [
+        (torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))), torch.from_numpy(labels).long())
+        for images, labels in batches
+    ]
     loss_of = nn.CrossEntropyLoss()
 
     def loop(steps: int) -> None:
-        for _ in range(steps):
+        for step in range(steps):
+            x, y = ring[step % len(ring)]
             optimizer.zero_grad(set_to_none=True)
             loss = loss_of(model(x), y)
             loss.backward()

@@ -23,7 +23,7 @@ from metalmark.runner.launch import run_cell
 from metalmark.workloads import mobilenet_v2, resnet50, vgg16, vision
 from metalmark.workloads.catalog import load
 from metalmark.workloads.mobilenet_cifar10 import decay_steps
-from tests.workloads.vision_checks import SIZES, WORKLOADS, parameters, plan
+from tests.workloads.vision_checks import WORKLOADS, parameters, plan, sizes
 
 ROOT = Path(__file__).parents[2]
 # Backbone, head: torchvision's published counts less their tops, and heads by hand.
@@ -32,9 +32,12 @@ COUNTS = {
     "mobilenet-cifar10": (3_504_872 - 1_281_000, 1280 * 10 + 10),
     "vgg16-flowers": (138_357_544 - 123_642_856, 25088 * 512 + 512 + 512 * 102 + 102),
 }
-OTHERS = ("tensorflow", "jax", "mlx")
 PAIRS = [
-    (f, a, p) for f in OTHERS for a, sizes in SIZES.items() for p in sizes if f in load(WORKLOADS[a]).info.frameworks
+    (framework, architecture, pixels)
+    for framework in ("tensorflow", "jax", "mlx")
+    for architecture, workload in WORKLOADS.items()
+    if framework in load(workload).info.frameworks
+    for pixels in sizes(framework, architecture)
 ]
 
 
@@ -156,7 +159,7 @@ def test_training_proves_its_work(workload: str, framework: str, train: str) -> 
     if FRAMEWORKS[framework].missing():
         pytest.skip(f"{framework} is not installed")
     small = plan(workload, framework, train=train, batch_size=8)
-    outcome = run_cell(msgspec.structs.replace(small, budget=Budget(steps=10, seconds=0.1))).outcome
+    outcome = run_cell(msgspec.structs.replace(small, budget=Budget(steps=4, seconds=0.1))).outcome
     assert isinstance(outcome, Completed), outcome
     assert outcome.proof.last < outcome.proof.first
     backbone, head = COUNTS[workload]

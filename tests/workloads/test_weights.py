@@ -182,7 +182,7 @@ def test_offline_says_what_to_bring_and_where(monkeypatch: pytest.MonkeyPatch) -
         NAME,
         "Connection refused",
         f"http://127.0.0.1:9/{NAME}",
-        str(weights.folder() / NAME),
+        f"$METALMARK_CACHE/weights/{NAME}",
         "--weights PATH",
     ):
         assert part in raised.value.message
@@ -195,6 +195,7 @@ def test_not_published_any_more(server: ThreadingHTTPServer) -> None:
 
 
 def test_no_users_name_in_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(weights.VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert weights._shown(tmp_path / "cache" / "a.pth") == "$HOME/cache/a.pth"
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 from jax import numpy as jnp
 
 from metalmark.backends.base import DeviceReport, Placement, Probe
 from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.fingerprint import fingerprint_of
 from metalmark.backends.keras_common import (
     HOST_MEMORY,
     absent,
@@ -84,7 +86,7 @@ class JaxSession:
         return float(jnp.mean(output if self._training else jnp.square(output)))
 
     def fingerprint(self) -> tuple[float, ...]:
-        return tuple(float(jnp.mean(jnp.abs(array))) for array in self._trainable())
+        return fingerprint_of(np.asarray(array) for array in self._trainable())
 
     def memory(self) -> DeviceMemory:
         if self._device.platform == "cpu":

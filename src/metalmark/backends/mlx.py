@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 from mlx import core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
@@ -16,6 +17,7 @@ from mlx.utils import tree_flatten, tree_map
 from metalmark.backends.base import DeviceReport, Placement, Probe
 from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.fingerprint import fingerprint_of
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
@@ -78,7 +80,7 @@ class MlxSession:
 
     def fingerprint(self) -> tuple[float, ...]:
         arrays = tree_flatten(self._model.trainable_parameters())
-        return tuple(_number(mx.abs(array.astype(mx.float32)).mean()) for _, array in arrays)
+        return fingerprint_of(np.array(array.astype(mx.float32)) for _, array in arrays)
 
     def memory(self) -> DeviceMemory:
         live_bytes = mx.get_active_memory()

@@ -14,6 +14,7 @@ import tensorflow as tf
 from metalmark.backends.base import DeviceReport, Placement, Probe
 from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.fingerprint import fingerprint_of
 from metalmark.backends.keras_common import (
     HOST_MEMORY,
     absent,
@@ -82,7 +83,7 @@ class TensorflowSession:
         return float(tf.reduce_mean(output if self._training else tf.square(output)).numpy())
 
     def fingerprint(self) -> tuple[float, ...]:
-        return tuple(float(tf.reduce_mean(tf.abs(v.value)).numpy()) for v in self._trainable)
+        return fingerprint_of(v.value.numpy() for v in self._trainable)
 
     def memory(self) -> DeviceMemory:
         if self.placement.device.startswith("CPU"):

@@ -11,6 +11,7 @@ import torch
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.batches import Feeder, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.fingerprint import fingerprint_of
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
@@ -70,8 +71,7 @@ class TorchSession:
         return float((output if self._training else output.square()).mean().cpu())
 
     def fingerprint(self) -> tuple[float, ...]:
-        with torch.no_grad():
-            return tuple(float(p.float().abs().mean().cpu()) for p in self._trainable)
+        return fingerprint_of(p.detach().float().cpu().numpy() for p in self._trainable)
 
     def memory(self) -> DeviceMemory:
         return self._kind.memory(self._device)

@@ -114,7 +114,9 @@ def _mismatch(path: Path, name: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """As a shell takes it, without the user's name: messages are stored with the records."""
+    """As a shell takes it, without the user's name: messages are stored with the records, less their paths."""
+    if os.environ.get(VARIABLE):
+        return f"${VARIABLE}/weights/{path.name}"
     try:
         return f"$HOME/{path.relative_to(Path.home())}"
     except ValueError:
