@@ -3,10 +3,10 @@
 python benchmarks/overhead.py [torch tensorflow jax mlx]
 
 Both sides train the same model object on the same two batches in turn. A round measures a block on each side, in
-turns first; a round's ratio is of two neighbours in time, so slow drift of the machine cancels, and a process's ratio is the median of its rounds. Where
-a process happens to put its arrays still moves a ratio by a percent or two (seen with a bare loop against itself), so
-each framework gets several processes, in turns with our side and the bare side begun first; its figure is the median
-of theirs.
+turns first; a round's ratio is of two neighbours in time, so slow drift of the machine cancels, and a process's ratio
+is the median of its rounds. Where a process happens to put its arrays still moves a ratio by some percent (seen with
+a bare loop against itself), so each framework gets several processes, in turns with our side and the bare side begun
+first; its figure is the median of theirs.
 """
 
 from __future__ import annotations
