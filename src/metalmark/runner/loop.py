@@ -12,8 +12,9 @@ from metalmark.plan import Budget
 from metalmark.record import Block, Measurement
 from metalmark.stats import median, spread
 
-BLOCK_S = 0.1
-"""A block is at least this long: a million times the clock's resolution."""
+BLOCK_S = 0.2
+"""A block is at least this long: a million times the clock's resolution, and a hundred times what TensorFlow's
+synchronisation was seen to cost behind real work, which is more than on an idle device."""
 SYNC_SHARE = 0.01
 """... and so long that synchronising costs at most this share of it."""
 STEADY_SPREAD = 0.05
