@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import torch
 from torch import nn
 
-from metalmark.workload import Batch, Params, Recipe
+from metalmark.workload import Params, Recipe
 from metalmark.workloads.conv256 import CHANNELS, CLASSES, FILTERS, KERNEL, LEARNING_RATE, pooled
+from metalmark.workloads.vision.on_torch import channels_first
 
 
 def build(params: Params) -> Recipe:
@@ -22,10 +22,5 @@ def build(params: Params) -> Recipe:
         model=model,
         loss=nn.CrossEntropyLoss(),
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
-        prepare=_channels_first,
+        prepare=channels_first,
     )
-
-
-def _channels_first(batch: Batch) -> Batch:
-    (images,) = batch.inputs
-    return Batch(inputs=(np.ascontiguousarray(images.transpose(0, 3, 1, 2)),), targets=batch.targets)
