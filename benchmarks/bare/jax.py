@@ -6,14 +6,12 @@ from typing import Any
 
 import jax
 import keras
-import numpy as np
 
 
-def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
+def make(model: Any, ring: Sequence[tuple[Any, Any]]) -> Callable[[int], None]:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.Adam(1e-5)
     optimizer.build(model.trainable_variables)
-    ring = [jax.device_put(batch) for batch in batches]
 
     def compute(trainable: Any, fixed: Any, x: Any, y: Any) -> Any:
         outputs, fixed = model.stateless_call(trainable, fixed, x, training=True)

@@ -3,14 +3,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from mlx import core as mx
 from mlx import nn, optimizers
 
 
-def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
+def make(model: Any, ring: Sequence[tuple[Any, Any]]) -> Callable[[int], None]:
     optimizer = optimizers.Adam(1e-5)
-    ring = [(mx.array(images), mx.array(labels)) for images, labels in batches]
 
     def compute(model: Any, x: Any, y: Any) -> Any:
         return nn.losses.cross_entropy(model(x), y, reduction="mean")

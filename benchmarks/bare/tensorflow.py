@@ -4,15 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 
-def make(model: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[int], None]:
+def make(model: Any, ring: Sequence[tuple[Any, Any]]) -> Callable[[int], None]:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = keras.optimizers.Adam(1e-5)
     optimizer.build(model.trainable_variables)
-    ring = [(tf.constant(images), tf.constant(labels)) for images, labels in batches]
 
     @tf.function
     def step(x: Any, y: Any) -> Any:

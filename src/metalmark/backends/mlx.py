@@ -108,7 +108,10 @@ class MlxSession:
         optimizer.init(model.trainable_parameters())
         state = [model.state, optimizer.state, mx.random.state]
 
-        def compute_loss(inputs: Any, targets: Any) -> Any:
+        def plain_loss(inputs: Any, targets: Any) -> Any:
+            return recipe.loss(model(*inputs), targets)
+
+        def cast_loss(inputs: Any, targets: Any) -> Any:
             masters = model.trainable_parameters()
             # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
             model.update(_cast(masters, half))
@@ -116,7 +119,7 @@ class MlxSession:
             model.update(masters)
             return recipe.loss(outputs, targets) * scale
 
-        loss_and_gradients = nn.value_and_grad(model, compute_loss)
+        loss_and_gradients = nn.value_and_grad(model, plain_loss if half is None else cast_loss)
 
         def train(inputs: Any, targets: Any) -> Any:
             loss, gradients = loss_and_gradients(inputs, targets)

@@ -22,6 +22,7 @@ from metalmark.workload import Workload
 
 Tensors = tuple[torch.Tensor, ...]
 GRAPH_WARMUP_STEPS = 3
+CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
 
@@ -83,12 +84,13 @@ class TorchSession:
         model = self._model
 
         if not training:
+            _cast_once(model, AUTOCAST.get(settings.dtype))
 
             def infer(inputs: Tensors) -> torch.Tensor:
                 with autocast():
                     return _logits(model(*inputs))
 
-            forward = torch.compile(infer) if settings.compile else infer
+            forward = _compiled(infer) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
             return self._captured(work) if settings.graph else work
@@ -97,7 +99,7 @@ class TorchSession:
             with autocast():
                 return loss(_logits(model(*inputs)), targets)
 
-        forward_loss = torch.compile(compute_loss) if settings.compile else compute_loss
+        forward_loss = _compiled(compute_loss) if settings.compile else compute_loss
         stepper = self._stepper(optimizer, settings)
 
         def train(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
@@ -159,6 +161,8 @@ class TorchSession:
         inputs, targets = self._sample
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
         before = {name: value.clone() for name, value in self._model.state_dict().items()}
+        rates = _rates(self._optimizer)
+        first_rates = [rate.clone() for rate in rates]
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
@@ -172,6 +176,8 @@ class TorchSession:
         self._model.load_state_dict(before)
         if self._optimizer is not None:
             _forget(self._optimizer)
+        for rate, first in zip(rates, first_rates, strict=True):
+            rate.copy_(first)
 
         def replay(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             for mine, given in zip(held[0], inputs, strict=True):
@@ -219,6 +225,25 @@ def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_
         tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
     options = {"memory_format": layout} if tensor.ndim == 4 else {}
     return tensor.to(device=device, non_blocking=not wait, **options)
+
+
+def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    """Weights that autocast would cast in every step, cast now: in inference they never change, nor do the results."""
+    for module in model.modules() if dtype is not None else ():
+        if isinstance(module, CAST_BY_AUTOCAST):
+            module.to(dtype)
+
+
+def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A session's shapes never change: code for any shape would be slower."""
+    compiled: Callable[..., Any] = torch.compile(work, dynamic=False)
+    return compiled
+
+
+def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    """Learning rates that live on the device, as a schedule inside a graph needs them."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return [group["lr"] for group in groups if isinstance(group["lr"], torch.Tensor)]
 
 
 def _forget(optimizer: torch.optim.Optimizer) -> None:

@@ -110,7 +110,7 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
             trainable_parameters=session.trainable_parameters,
             data=data,
             flops_per_sample=flops,
-            notes=session.notes,
+            notes=(*session.notes, *(workload.notes(plan.params) if workload.notes is not None else ())),
         )
 
 

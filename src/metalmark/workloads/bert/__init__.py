@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.workloads.bert.checkpoint import shape_of_file
+from metalmark.workloads.bert.shape import MAX_POSITIONS, SHAPES, Shape
+from metalmark.workloads.weights import NONE
 
 LEARNING_RATE = 1e-4
 LABELS = 2
-MAX_POSITIONS = 512
-TYPES = 2
 DROPOUT = 0.1
 NORM_EPSILON = 1e-12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The sizes that make one BERT differ from another."""
-
-    layers: int
-    hidden: int
-    heads: int
-    inner: int
-    vocabulary: int = 28_996
-    """Of bert-base-cased and bert-large-cased, which were published."""
-
-
-SHAPES = {
-    "base": Shape(layers=12, hidden=768, heads=12, inner=3072),
-    "large": Shape(layers=24, hidden=1024, heads=16, inner=4096),
-    "mini": Shape(layers=4, hidden=256, heads=4, inner=1024),
-    "tiny": Shape(layers=2, hidden=128, heads=2, inner=512),
-}
-
-
 def shape_of(params: Params) -> Shape:
-    return SHAPES[params["size"]]
+    word = weights_of(params)
+    return SHAPES[params["size"]] if word == NONE else shape_of_file(word)
+
+
+def weights_of(params: Params) -> str:
+    return str(params.get("weights", NONE))
+
+
+def notes(params: Params) -> tuple[str, ...]:
+    if weights_of(params) == NONE:
+        return ()
+    shape = shape_of(params)
+    return (
+        f"The checkpoint's config.json, not --size, says how large this BERT is: {shape.layers} layers of "
+        f"{shape.hidden}, {shape.heads} heads, {shape.inner} inside, {shape.vocabulary:,} words.",
+    )
 
 
 def make_batch(params: Params, rng: np.random.Generator) -> Batch:
@@ -67,6 +61,13 @@ WORKLOAD = Workload(
         Param("seq_len", 128, "tokens in a sample, up to 512", minimum=1, maximum=MAX_POSITIONS),
         Param("size", "base", "how large a BERT", choices=tuple(SHAPES)),
         Param("attention", "sdpa", "PyTorch only: fused attention, or plain products", choices=("sdpa", "eager")),
+        Param(
+            "weights",
+            NONE,
+            "none (random), or a checkpoint: its folder, or its .safetensors or .bin file beside config.json",
+            choices=(NONE,),
+            path=True,
+        ),
     ),
     build={
         "torch": "metalmark.workloads.bert.on_torch:build",
@@ -75,4 +76,5 @@ WORKLOAD = Workload(
     },
     batch=make_batch,
     flops=forward_flops,
+    notes=notes,
 )

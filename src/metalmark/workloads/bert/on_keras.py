@@ -4,20 +4,15 @@ from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers, ops
 
 from metalmark.errors import UnsupportedError
 from metalmark.workload import Params, Recipe
-from metalmark.workloads.bert import (
-    DROPOUT,
-    LABELS,
-    LEARNING_RATE,
-    MAX_POSITIONS,
-    NORM_EPSILON,
-    TYPES,
-    Shape,
-    shape_of,
-)
+from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
+from metalmark.workloads.bert.checkpoint import arrays
+from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES, Shape
+from metalmark.workloads.weights import NONE
 
 INITIAL = 0.02
 """The standard deviation BERT's weights begin with."""
@@ -35,8 +30,11 @@ def build(params: Params) -> Recipe:
     first = layers.Dropout(DROPOUT)(first)
     # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
     logits = layers.Dense(LABELS, dtype="float32", kernel_initializer=_initial())(first)
+    model = keras.Model(tokens, logits)
+    if (word := weights_of(params)) != NONE:
+        _fill(model, arrays(word, shape))
     return Recipe(
-        model=keras.Model(tokens, logits),
+        model=model,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
     )
@@ -70,6 +68,15 @@ def _encoder_layer(states: Any, shape: Shape) -> Any:
     inner = layers.Activation(partial(keras.activations.gelu, approximate=False))(inner)
     outer = layers.Dropout(DROPOUT)(layers.Dense(shape.hidden, kernel_initializer=_initial())(inner))
     return layers.LayerNormalization(epsilon=NORM_EPSILON)(states + outer)
+
+
+def _fill(model: Any, found: dict[str, np.ndarray]) -> None:
+    """In the order of the model's own variables, which is the checkpoint's; the two of the classifier stay."""
+    *below, _, _ = model.weights
+    for variable, (name, array) in zip(below, found.items(), strict=True):
+        # Keras multiplies from the other side, and gives attention's heads an axis of their own.
+        turned = array.T if array.ndim == 2 and "embeddings" not in name else array
+        variable.assign(turned.reshape(variable.shape))
 
 
 def _initial() -> Any:

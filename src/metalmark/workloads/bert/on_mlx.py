@@ -9,17 +9,26 @@ from mlx import nn, optimizers
 
 from metalmark.errors import UnsupportedError
 from metalmark.workload import Params, Recipe
-from metalmark.workloads.bert import (
-    DROPOUT,
-    LABELS,
-    LEARNING_RATE,
-    MAX_POSITIONS,
-    NORM_EPSILON,
-    TYPES,
-    Shape,
-    shape_of,
-)
+from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
+from metalmark.workloads.bert.checkpoint import arrays
+from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES, Shape
+from metalmark.workloads.weights import NONE
 
+NAMES = {
+    "embeddings.word_embeddings": "words",
+    "embeddings.position_embeddings": "positions",
+    "embeddings.token_type_embeddings": "types",
+    "embeddings.LayerNorm": "norm",
+    "encoder.layer.": "layers.",
+    "attention.self.": "attention.",
+    "attention.output.dense": "attention.out",
+    "attention.output.LayerNorm": "attention_norm",
+    "intermediate.dense": "inner",
+    "output.dense": "outer",
+    "output.LayerNorm": "outer_norm",
+    "pooler.dense": "pooler",
+}
+"""The hub's names as those of the modules below; longer ones stand before what they contain."""
 INITIAL = 0.02
 """The standard deviation BERT's weights begin with."""
 
@@ -27,8 +36,13 @@ INITIAL = 0.02
 def build(params: Params) -> Recipe:
     if params["attention"] != "sdpa":
         raise UnsupportedError("--attention is a choice of PyTorch's; MLX has its own fused attention.")
-    model = Bert(shape_of(params))
+    shape = shape_of(params)
+    model = Bert(shape)
     _begin_small(model)
+    if (word := weights_of(params)) != NONE:
+        found = [(_renamed(name), mx.array(array)) for name, array in arrays(word, shape).items()]
+        # Not strict: the classifier is not among them, and `arrays` has seen to the rest.
+        model.load_weights(found, strict=False)
     return Recipe(
         model=model,
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
@@ -94,6 +108,12 @@ class Bert(nn.Module):
         for layer in self.layers:
             states = layer(states)
         return self.classifier(self.dropout(mx.tanh(self.pooler(states[:, 0]))))
+
+
+def _renamed(name: str) -> str:
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def _begin_small(model: nn.Module) -> None:

@@ -7,18 +7,27 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from metalmark.workload import Params, Recipe
-from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, MAX_POSITIONS, NORM_EPSILON, TYPES, shape_of
+from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
+from metalmark.workloads.bert.checkpoint import arrays
+from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES
+from metalmark.workloads.weights import NONE
 
 
 class Logits(nn.Module):
-    """transformers' model answers with an object and computes a loss if it can; the logits are what is wanted."""
+    """transformers' model, from tokens to logits: no loss, and no mask.
+
+    Every row is full. Given no mask, the model's own forward pass asks whether it may leave it out, and some versions
+    say no inside a compiled step; attention then falls back from the fused kernel to plain products in float32.
+    """
 
     def __init__(self, model: BertForSequenceClassification) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=tokens, return_dict=False)[0]
+        bert = self.model.bert
+        hidden = bert.encoder(bert.embeddings(input_ids=tokens)).last_hidden_state
+        return self.model.classifier(self.model.dropout(bert.pooler(hidden)))
 
 
 def build(params: Params) -> Recipe:
@@ -37,8 +46,12 @@ def build(params: Params) -> Recipe:
         num_labels=LABELS,
         attn_implementation=params["attention"],
     )
+    model = BertForSequenceClassification(config)
+    if (word := weights_of(params)) != NONE:
+        state = {name: torch.from_numpy(array) for name, array in arrays(word, shape).items()}
+        model.bert.load_state_dict(state)
     return Recipe(
-        model=Logits(BertForSequenceClassification(config)),
+        model=Logits(model),
         loss=nn.CrossEntropyLoss(),
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
     )

@@ -28,8 +28,17 @@ def build(params: Params) -> Recipe:
 
 
 def _decaying_adam(steps: int, parameters: Iterable[nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE, **options)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY_RATE ** (1 / steps))
+    parameters = list(parameters)
+    # A captured step repeats the same numbers for ever; a rate that is an array on the device falls inside it too.
+    captured = options.get("capturable", False)
+    rate = torch.tensor(LEARNING_RATE, device=parameters[0].device) if captured else LEARNING_RATE
+    optimizer = torch.optim.Adam(parameters, lr=rate, **options)
+    decay = DECAY_RATE ** (1 / steps)
+
+    def lower(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= decay
+
     # Keras and MLX ask their schedule at each step, inside the optimiser; so does this.
-    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    optimizer.register_step_post_hook(lower)
     return optimizer

@@ -1,0 +1,64 @@
+"""What is PyTorch's own: weights cast once in inference, a learning rate that falls, logits without a mask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from metalmark.backends.catalog import FRAMEWORKS
+
+pytestmark = pytest.mark.skipif(bool(FRAMEWORKS["torch"].missing()), reason="torch is not installed")
+
+CAST_ONCE = """
+import torch
+from metalmark.backends import torch as backend
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 4))
+model.eval()
+images = torch.randn(2, 3, 8, 8)
+def infer():
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(images)
+before = infer()
+backend._cast_once(model, None)
+assert {p.dtype for p in model.parameters()} == {torch.float32}
+backend._cast_once(model, torch.bfloat16)
+assert {p.dtype for p in model[0].parameters()} == {torch.bfloat16}
+assert {p.dtype for p in model[1].parameters()} == {torch.float32}, "autocast leaves norms in float32"
+assert torch.equal(before, infer())
+print("same")
+"""
+
+FALLING = """
+import torch
+from metalmark.workloads.mobilenet_cifar10.on_torch import _decaying_adam
+from metalmark.workloads.mobilenet_cifar10 import DECAY_RATE, LEARNING_RATE
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = _decaying_adam(10, iter([weight]))
+for _ in range(10):
+    weight.grad = torch.ones(3)
+    optimizer.step()
+rate = optimizer.param_groups[0]["lr"]
+assert abs(rate / (LEARNING_RATE * DECAY_RATE) - 1) < 1e-6, rate
+captured = _decaying_adam(10, [weight], capturable=True)
+assert isinstance(captured.param_groups[0]["lr"], torch.Tensor), "a captured step reads it from the device"
+print("same")
+"""
+
+NO_MASK = """
+import torch
+from metalmark.workloads.bert.on_torch import build
+model = build({"batch_size": 2, "seq_len": 9, "size": "tiny", "attention": "sdpa"}).model.eval()
+tokens = torch.randint(0, 1000, (2, 9))
+with torch.no_grad():
+    assert torch.equal(model(tokens), model.model(input_ids=tokens).logits)
+print("same")
+"""
+
+
+@pytest.mark.parametrize("code", [CAST_ONCE, FALLING, NO_MASK], ids=["cast_once", "falling_rate", "no_mask"])
+def test_in_pytorch(code: str) -> None:
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "same", run.stderr[-2000:]
