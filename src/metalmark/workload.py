@@ -108,6 +108,8 @@ class Workload:
     """Data sets of `metalmark.data` it can be fed with, `--data real` meaning the first."""
     sample: Callable[[Params, np.ndarray, np.ndarray], Batch] | None = None
     """sample(params, images as uint8 NHWC, labels) makes a batch of real samples."""
+    augment: Callable[[Params, np.ndarray, np.random.Generator], np.ndarray] | None = None
+    """augment(params, images, rng) gives random views of a data set's training images."""
     feed: Feed = Feed.RESIDENT
     """Where its batches come from unless --data-from says otherwise."""
     notes: Callable[[Params], tuple[str, ...]] | None = None

@@ -22,12 +22,13 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
             f"{workload.name} has no data set: it trains on synthetic data.", hint="Use --data synthetic."
         )
     dataset = _find(workload, plan)
-    split, sample = dataset.train, workload.sample
+    split, sample, augment = dataset.train, workload.sample, workload.augment
 
     def batch(params: Params, rng: np.random.Generator) -> Batch:
         size = params["batch_size"]
         positions: Positions = np.asarray(rng.choice(len(split), size, replace=size > len(split)), np.intp)
-        return sample(params, split.images[positions], split.labels[positions])
+        images = split.images[positions]
+        return sample(params, images if augment is None else augment(params, images, rng), split.labels[positions])
 
     fed = replace(workload, batch=batch)
     object.__setattr__(fed, "origin", workload.origin)

@@ -6,7 +6,7 @@ import numpy as np
 
 from metalmark.workload import Batch, Param, Params, Recipe, Workload
 
-FAULTS = "none, oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync; joined by +"
+FAULTS = "none, oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync, fallback; joined by +"
 
 
 def _build(params: Params) -> Recipe:
@@ -28,7 +28,8 @@ WORKLOAD = Workload(
         Param("process_noise", 0.0, "standard deviation between processes, as a share", minimum=0),
         Param("outliers", 0.0, "share of steps that take three times as long", minimum=0),
         Param("drift", 0.0, "slowdown reached after --drift-s, as a share"),
-        Param("drift_s", 3.0, "how long the drift takes, s", minimum=0.001),
+        Param("drift_s", 3.0, "how long the drift takes, s of steps at their true length", minimum=0.001),
+        Param("drift_after_s", 0.0, "when it begins, in the same seconds", minimum=0),
         Param("queue", 1000, "steps the device takes on before a caller waits", minimum=1),
         Param("memory_mb", 1e6, "memory of the device; a sample needs 1 MiB", minimum=1),
         Param("leak_mb", 0.0, "memory lost at each step", minimum=0),

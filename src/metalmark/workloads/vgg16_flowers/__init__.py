@@ -7,6 +7,7 @@ import numpy as np
 from metalmark.workload import Batch, Param, Params, Workload
 from metalmark.workloads import vision
 from metalmark.workloads.vgg16 import BACKBONE, FEATURES
+from metalmark.workloads.vision.augment import augmented
 
 HIDDEN = 512
 LEARNING_RATE = 3e-5
@@ -19,6 +20,10 @@ def make_batch(params: Params, rng: np.random.Generator) -> Batch:
 
 def sample(params: Params, images: np.ndarray, labels: np.ndarray) -> Batch:
     return vision.real_batch(params, images, labels, classes=params["classes"], normalisation=vision.IMAGENET)
+
+
+def augment(params: Params, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return augmented(images, rng) if params["augment"] else images
 
 
 def head_flops(params: Params) -> tuple[float, ...]:
@@ -39,6 +44,7 @@ WORKLOAD = Workload(
     params=(
         *vision.parameters(batch_size=64, pixels=224),
         Param("classes", 102, "kinds of flower", minimum=2),
+        Param("augment", True, "real training images: random rotations, crops and flips"),
     ),
     build={
         "torch": "metalmark.workloads.vgg16_flowers.on_torch:build",
@@ -47,6 +53,7 @@ WORKLOAD = Workload(
     batch=make_batch,
     datasets=("flowers-102", "folder"),
     sample=sample,
+    augment=augment,
     flops=forward_flops,
     training_factor=training_factor,
 )
