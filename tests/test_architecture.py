@@ -14,9 +14,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "metalmark"
 
 LAYERS = [
-    {"errors", "plan", "scrub"},
+    {"errors", "plan", "scrub", "downloads"},
     {"record", "workload", "sweep"},
-    {"stats", "codec"},
+    {"stats", "codec", "drift", "window"},
     {"machine", "telemetry", "data", "feeds", "workloads", "backends"},
     {"runner"},
     {"store"},

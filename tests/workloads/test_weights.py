@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from metalmark.downloads import listening
 from metalmark.errors import WeightsError
 from metalmark.plan import Budget
 from metalmark.record import Failed
@@ -258,3 +259,16 @@ def test_a_cell_without_its_weights_fails_with_the_reason() -> None:
     outcome = run_cell(msgspec.structs.replace(cell, budget=Budget(steps=1))).outcome
     assert isinstance(outcome, Failed)
     assert "nowhere.pth: this is no file here" in outcome.message
+
+
+def test_a_download_tells_how_far_it_is(server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = BODY * 1000
+    server.body = body  # type: ignore[attr-defined]
+    monkeypatch.setitem(weights.PUBLISHED, "mobilenet_v2", f"mobilenet_v2-{hashlib.sha256(body).hexdigest()[:8]}.pth")
+    monkeypatch.setattr(weights, "CHUNK_BYTES", 1000)
+    shares: list[float | None] = []
+    with listening(shares.append):
+        weights.find("imagenet", "mobilenet_v2")
+    assert len(shares) >= 29
+    assert shares == sorted(shares, key=lambda share: share or 0.0)
+    assert shares[-1] == 1.0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from metalmark.data.registry import REGISTRY, Remote
 from metalmark.data.trouble import md5_of
+from metalmark.downloads import Meter
 from metalmark.errors import FormatError
 from metalmark.scrub import place
 
@@ -66,7 +67,7 @@ def _download(dataset: str, remote: Remote, missing: list[str], folder: Path) ->
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{file}.", dir=folder)
         os.close(handle)
-        pooch.HTTPDownloader(timeout=TIMEOUT_S)(address, temporary, None)
+        pooch.HTTPDownloader(timeout=TIMEOUT_S, progressbar=Meter())(address, temporary, None)
         found, expected = md5_of(Path(temporary)), remote.md5(file)
         if found != expected:
             raise FormatError(

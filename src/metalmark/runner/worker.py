@@ -13,6 +13,7 @@ import msgspec
 
 from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, WrongResultError
 from metalmark.feeds.samples import with_data
 from metalmark.plan import Feed, Mode, Plan
@@ -61,7 +62,8 @@ def main(job_path: str, outcome_path: str) -> None:
     try:
         backend = FRAMEWORKS[job.plan.framework].backend()
         versions = backend.probe().versions
-        outcome: Completed | Failed = run(job, backend, voice)
+        with listening(lambda share: voice("download", share)):
+            outcome: Completed | Failed = run(job, backend, voice)
     except BaseException as error:  # noqa: BLE001  whatever a framework throws is this cell's outcome
         outcome = describe(error, backend, voice.phase)
     write_struct(Path(outcome_path), WorkerReport(outcome=outcome, versions=versions))

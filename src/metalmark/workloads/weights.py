@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from metalmark.downloads import Meter
 from metalmark.errors import NotInstalledError, WeightsError
 from metalmark.workloads import pth
 
@@ -83,7 +84,7 @@ def _download(url: str, path: Path) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S)(url, str(part), None)
+        HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S, progressbar=Meter())(url, str(part), None)
         wrong = _mismatch(part, path.name)
         if wrong:
             raise WeightsError(f"{url} came, but it is not the published file: {wrong}. {_by_hand(url, path)}")
