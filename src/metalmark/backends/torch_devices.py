@@ -155,11 +155,12 @@ def resolve(word: Device) -> tuple[torch.device, TorchDevice]:
         if found is None:
             reasons = " ".join(f"{r.word}: {r.reason}" for r in (KNOWN["cuda"].report(), KNOWN["mps"].report()))
             raise UnsupportedError(f"PyTorch has no accelerator here. {reasons}", hint="Use --device cpu.")
-        return torch.device(found, word.index or 0), KNOWN.get(found) or Other(found)
-    kind = KNOWN[word.kind.value]
-    report = kind.report()
-    if not report.present:
-        raise UnsupportedError(f"PyTorch has no {word.kind.value} here: {report.reason}", hint=report.fix)
+        kind = KNOWN.get(found) or Other(found)
+    else:
+        kind = KNOWN[word.kind.value]
+        report = kind.report()
+        if not report.present:
+            raise UnsupportedError(f"PyTorch has no {word.kind.value} here: {report.reason}", hint=report.fix)
     index = word.index or 0
     count = torch.accelerator.device_count() if kind.type != "cpu" else 1
     if index >= count:

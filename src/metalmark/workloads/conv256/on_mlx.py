@@ -20,5 +20,5 @@ def build(params: Params) -> Recipe:
     return Recipe(
         model=model,
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=partial(optimizers.Adam, LEARNING_RATE),
+        optimizer=partial(optimizers.Adam, LEARNING_RATE, bias_correction=True),
     )

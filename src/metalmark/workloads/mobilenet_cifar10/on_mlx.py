@@ -18,5 +18,5 @@ def build(params: Params) -> Recipe:
     return Recipe(
         model=Transfer(backbone(params), head, frozen=is_frozen(params)),
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=partial(optimizers.Adam, rate),
+        optimizer=partial(optimizers.Adam, rate, bias_correction=True),
     )

@@ -12,5 +12,5 @@ def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) 
     return Recipe(
         model=model,
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=partial(optimizers.Adam, learning_rate),
+        optimizer=partial(optimizers.Adam, learning_rate, bias_correction=True),
     )

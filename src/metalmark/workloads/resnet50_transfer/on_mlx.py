@@ -17,5 +17,5 @@ def build(params: Params) -> Recipe:
     return Recipe(
         model=Transfer(backbone(params), head, frozen=is_frozen(params)),
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=partial(optimizers.Adam, learning_rate(params)),
+        optimizer=partial(optimizers.Adam, learning_rate(params), bias_correction=True),
     )

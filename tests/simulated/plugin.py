@@ -1,0 +1,43 @@
+"""The simulated device's module, `torch.simulated`, and what PyTorch calls to load it when it is itself imported.
+
+It is copied beside the built library, where worker processes find it as a vendor's plugin would be found.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+LIBRARY = Path(__file__).with_name("libsimulated.so")
+
+
+def autoload() -> None:
+    torch.ops.load_library(str(LIBRARY))
+    torch.utils.rename_privateuse1_backend("simulated")
+    torch._register_device_module("simulated", sys.modules[__name__])
+
+
+def is_available() -> bool:
+    return True
+
+
+def device_count() -> int:
+    return 1
+
+
+def current_device() -> int:
+    return 0
+
+
+def synchronize(device: object = None) -> None:
+    torch.accelerator.synchronize(device)
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def manual_seed_all(seed: int) -> None:
+    """Random numbers are the CPU's here, and PyTorch has seeded them."""
