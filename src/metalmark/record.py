@@ -34,11 +34,26 @@ class DeviceMemory(Struct, frozen=True, kw_only=True):
     peak_bytes: int | Absent
 
 
+class Peak(Struct, frozen=True, kw_only=True, tag="peak"):
+    """What a chip could do at best, as published or as clock times cores: a ceiling, never a reading."""
+
+    variant: str
+    flops_per_s: dict[str, float]
+    """By dtype, dense; a dtype that is not there is not known."""
+    bandwidth_bytes_per_s: float | None
+    """Of the GPU's memory."""
+    confidence: str
+    source: str
+    note: str = ""
+
+
 class Gpu(Struct, frozen=True, kw_only=True):
     name: str
     memory_bytes: int | None = None
     driver: str | None = None
     cores: int | None = None
+    peak: Peak | Absent | None = None
+    """None: recorded before peaks were looked up."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -55,6 +70,16 @@ class Machine(Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     clusters: tuple[str, ...] = ()
     """Kinds of cores, fastest first, as the chip names them: ("8 Performance", "2 Efficiency")."""
+    variant: str | None = None
+    """Which of the chip's variants, where its GPU's cores tell them apart: "16-core GPU"."""
+    features: tuple[str, ...] = ()
+    """What its instruction set has of what training uses: ("avx2", "avx512", "amx", "bf16")."""
+    virtual_machine: bool | None = None
+    """None: nothing here tells."""
+    container: bool | None = None
+    """False: no sign of one. None: nothing here tells."""
+    python_build: str | None = None
+    """Which Python, and what it was built for: "CPython 3.12.4 for macosx-11.0-arm64"."""
 
 
 class Software(Struct, frozen=True, kw_only=True):
@@ -79,6 +104,8 @@ class Block(Struct, frozen=True, kw_only=True):
     """How long that reading took: long means that the device was still busy."""
     waited_s: Seconds | None = None
     """How long its steps waited for the loader; None where batches are resident."""
+    live_bytes: Count | None = None
+    """What the device's own counter said after the clock had stopped; None where nothing counts."""
 
 
 class Proof(Struct, frozen=True, kw_only=True):
@@ -133,6 +160,8 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     flops_per_sample: float | None = None
     """Analytic, for one step of this mode; an estimate of the work, not a reading."""
     notes: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    """Operations that the framework said it ran on the CPU for want of a kernel, by its own names."""
 
 
 class FailureKind(StrEnum):

@@ -10,9 +10,9 @@ import socket
 import msgspec
 import pytest
 
-from metalmark.machine.identity import as_mac, identify
+from metalmark.machine.identity import as_mac, identify, with_peaks
 from metalmark.machine.nvidia import describe, read_gpus
-from metalmark.record import Gpu, Machine
+from metalmark.record import Absent, Gpu, Machine, Peak
 
 PLAIN = Machine(
     chip="arm64",
@@ -59,6 +59,10 @@ def test_a_mac_says_more_about_itself() -> None:
         "hw.perflevel0.name": "Performance",
         "hw.perflevel1.physicalcpu": "2",
         "hw.perflevel1.name": "Efficiency",
+        "hw.optional.amx_version": "2",
+        "hw.optional.arm.FEAT_BF16": "1",
+        "hw.optional.arm.FEAT_SME": "0",
+        "kern.hv_vmm_present": "0",
     }
     gpus = (Gpu(name="Apple M1 Pro", cores=16),)
     assert as_mac(PLAIN, sysctl, gpus) == Machine(
@@ -71,6 +75,9 @@ def test_a_mac_says_more_about_itself() -> None:
         os="macOS 15.1",
         gpus=gpus,
         clusters=("8 Performance", "2 Efficiency"),
+        variant="16-core GPU",
+        features=("amx", "bf16"),
+        virtual_machine=False,
     )
 
 
@@ -83,6 +90,29 @@ def test_rosetta_is_told_apart_and_the_chip_keeps_its_name() -> None:
     machine = as_mac(msgspec.structs.replace(PLAIN, architecture="x86_64"), sysctl, (Gpu(name="Apple M2", cores=8),))
     assert machine.chip == "Apple M2"
     assert machine.architecture == "x86_64 under Rosetta"
+
+
+def test_each_gpu_has_its_peak_or_the_reason_why_not() -> None:
+    gpus = (Gpu(name="Apple M2", cores=8), Gpu(name="Radeon"))
+    known, unknown = with_peaks(msgspec.structs.replace(PLAIN, gpus=gpus)).gpus
+    assert isinstance(known.peak, Peak)
+    assert known.peak.variant == "8-core GPU"
+    assert unknown.peak == Absent("Radeon is not in the table of chips")
+
+
+def test_peaks_survive_the_record_s_encoding() -> None:
+    machine = with_peaks(msgspec.structs.replace(PLAIN, gpus=(Gpu(name="NVIDIA H200"), Gpu(name="Radeon"))))
+    assert msgspec.json.decode(msgspec.json.encode(machine), type=Machine) == machine
+
+
+def test_a_machine_recorded_before_these_fields_is_still_read() -> None:
+    old = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(PLAIN, gpus=(Gpu(name="NVIDIA T4"),))))
+    for name in ("variant", "features", "virtual_machine", "container", "python_build"):
+        del old[name]
+    del old["gpus"][0]["peak"]
+    machine = msgspec.convert(old, Machine)
+    assert machine.virtual_machine is None
+    assert machine.gpus == (Gpu(name="NVIDIA T4"),)
 
 
 def test_nvidia_gpus_of_this_machine() -> None:

@@ -18,6 +18,9 @@ _KEYS = (
     "hw.memsize",
     "hw.physicalcpu",
     "hw.logicalcpu",
+    # A whole branch: which leaves it has differs from chip to chip.
+    "hw.optional",
+    "kern.hv_vmm_present",
     "sysctl.proc_translated",
     "hw.nperflevels",
     *(f"hw.perflevel{level}.{field}" for level in range(_LEVELS) for field in ("physicalcpu", "name")),

@@ -40,13 +40,17 @@ def parse_cpuinfo(text: str) -> str | None:
     return next((name for name in named if name), None) or _ARM_PARTS.get(part)
 
 
-def chip() -> str:
+def cpuinfo() -> str:
+    """What Linux says of the first processor; nothing elsewhere."""
     try:
         with _CPUINFO.open("rb") as file:
-            name = parse_cpuinfo(file.read(_HEAD_BYTES).decode("utf-8", "replace"))
+            return file.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:  # not a Linux
-        name = None
-    return name or to_name(os.uname().machine) or "unknown"
+        return ""
+
+
+def chip() -> str:
+    return parse_cpuinfo(cpuinfo()) or to_name(os.uname().machine) or "unknown"
 
 
 def physical_cores() -> int | None:

@@ -8,7 +8,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from metalmark.machine import apple, cpu, nvidia
+from metalmark.machine import apple, chips, cpu, features, nvidia, python, virtual
 from metalmark.machine.cgroup import limits
 from metalmark.machine.words import to_count, to_name
 from metalmark.record import Gpu, Machine
@@ -27,10 +27,14 @@ def identify() -> Machine:
         memory_bytes=cpu.memory_bytes(bounds),
         os=cpu.operating_system(),
         gpus=nvidia.read_gpus(),
+        features=features.of_linux(cpu.cpuinfo()),
+        virtual_machine=virtual.machine_of_linux(cpu.cpuinfo()),
+        container=virtual.container_of_linux() if sys.platform == "linux" else None,
+        python_build=python.build(),
     )
     if sys.platform == "darwin":
-        return as_mac(machine, apple.read_sysctl(), apple.read_displays())
-    return machine
+        machine = as_mac(machine, apple.read_sysctl(), apple.read_displays())
+    return with_peaks(machine)
 
 
 def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> Machine:
@@ -49,4 +53,22 @@ def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> M
         memory_bytes=to_count(sysctl.get("hw.memsize")) or machine.memory_bytes,
         gpus=gpus or machine.gpus,
         clusters=apple.clusters(sysctl),
+        variant=_variant(gpus),
+        features=features.of_mac(sysctl),
+        virtual_machine=virtual.machine_of_mac(sysctl),
     )
+
+
+def with_peaks(machine: Machine) -> Machine:
+    """Each GPU with what it could do at best, or the reason why that is not known."""
+    # A GPU without memory of its own shares the machine's.
+    gpus = (
+        replace(gpu, peak=chips.peak(gpu.name, cores=gpu.cores, memory_bytes=gpu.memory_bytes or machine.memory_bytes))
+        for gpu in machine.gpus
+    )
+    return replace(machine, gpus=tuple(gpus))
+
+
+def _variant(gpus: tuple[Gpu, ...]) -> str | None:
+    """Only Apple's GPUs say how many cores they have."""
+    return next((f"{gpu.cores}-core GPU" for gpu in gpus if gpu.cores), None)
