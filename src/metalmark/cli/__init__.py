@@ -10,15 +10,18 @@ import click
 import metalmark
 
 VERBS: dict[str, tuple[str, str]] = {
+    "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
     "runs": ("runs", "List, show, export, import and delete what was measured."),
     "list": ("listing", "List workloads, frameworks or devices."),
+    "env": ("env", "Print the shell lines that suit this machine."),
     "schema": ("schema", "Print the JSON schema of a record."),
     "completion": ("completion", "Print a completion script for your shell."),
 }
 
 EPILOG = """\b
 Examples:
+  metalmark doctor
   metalmark bench mnist-mlp
   metalmark bench mnist-mlp,conv256 --framework all --device all --repeat 3
   metalmark list devices

@@ -1,0 +1,34 @@
+"""`metalmark env`: the shell lines that suit this machine."""
+
+from __future__ import annotations
+
+import click
+
+EPILOG = """\b
+Examples:
+  metalmark env
+  eval "$(metalmark env)"
+  metalmark env --shell fish | source
+"""
+
+
+@click.command("env", epilog=EPILOG)
+@click.option("--shell", type=click.Choice(["bash", "zsh", "fish"]), default="bash", show_default=True,
+              help="Whose syntax.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(shell: str, as_json: bool) -> None:
+    """Print what to set in the shell before you train on this machine, and why.
+
+    Limits, thread counts and variables, as lines to evaluate. Nothing is changed by printing them.
+    """
+    from metalmark.doctor.environment import advise
+    from metalmark.doctor.surroundings import surroundings
+    from metalmark.report.shell import shell_lines
+
+    steps = advise(surroundings())
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(steps), indent=2).decode())
+    else:
+        click.echo(shell_lines(steps, shell))

@@ -1,0 +1,23 @@
+"""What `doctor --for` does: reads the error's text, says what is known of it."""
+
+from __future__ import annotations
+
+import click
+
+
+def answer(source: str | None, *, as_json: bool = False) -> int:
+    """SOURCE is the text itself, a file that holds it, or `-` (or None) for standard input. 0: recognised; 1: not."""
+    from metalmark.doctor.error_text import read_error
+    from metalmark.doctor.known_errors import KNOWN
+    from metalmark.doctor.recognise import recognise
+    from metalmark.report.error_page import error_page, unknown_page
+
+    text = read_error(source)
+    matches = recognise(text)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(matches), indent=2).decode())
+    else:
+        click.echo(error_page(matches) if matches else unknown_page(text, len(KNOWN)))
+    return 0 if matches else 1

@@ -1,0 +1,77 @@
+"""All checks by name, in the order in which equals are shown; `examine` runs them over a Scene."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from metalmark.doctor import (
+    cores_checks,
+    jax_checks,
+    known_bugs,
+    loader_checks,
+    machine_checks,
+    nvidia_checks,
+    packages_checks,
+    probe_checks,
+    python_checks,
+    tensorflow_checks,
+    torch_checks,
+)
+from metalmark.doctor.check import Check, Finding, Severity, warning
+from metalmark.doctor.scene import Scene
+from metalmark.errors import UsageError
+from metalmark.scrub import scrub
+
+FAMILIES = (
+    python_checks,
+    tensorflow_checks,
+    torch_checks,
+    jax_checks,
+    known_bugs,
+    nvidia_checks,
+    packages_checks,
+    probe_checks,
+    loader_checks,
+    cores_checks,
+    machine_checks,
+)
+CHECKS: dict[str, Check] = {check.name: check for family in FAMILIES for check in family.CHECKS}
+WORST_FIRST = tuple(Severity)
+
+
+def find(name: str) -> Check:
+    check = CHECKS.get(name)
+    if check is None:
+        near = difflib.get_close_matches(name, CHECKS, n=1)
+        raise UsageError(
+            f"There is no check {name!r}{f'; did you mean {near[0]}?' if near else '.'}",
+            hint=f"Checks: {', '.join(CHECKS)}.",
+        )
+    return check
+
+
+def examine(scene: Scene, checks: Iterable[Check] | None = None) -> list[Finding]:
+    """Findings, worst first."""
+    chosen = CHECKS.values() if checks is None else checks
+    findings = [finding for check in chosen for finding in _look(check, scene)]
+    return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity))
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0 nothing wrong, 1 warnings, 2 errors; notes do not count."""
+    severities = {finding.severity for finding in findings}
+    return 2 if Severity.ERROR in severities else 1 if Severity.WARNING in severities else 0
+
+
+def _look(check: Check, scene: Scene) -> list[Finding]:
+    try:
+        return check.look(scene)
+    except Exception as error:  # noqa: BLE001  one broken check must not cost the others
+        failed = warning(
+            f"The doctor's own check {check.name} failed",
+            evidence=scrub(f"{type(error).__name__}: {error}")[:300],
+            why="This is a fault of Metalmark, not of your machine: what the check looks for is unknown.",
+            fix=("Please report it with this line.",),
+        )
+        return Check(name=check.name, title="", story="", examine=lambda _: failed).look(scene)

@@ -1,0 +1,160 @@
+"""What this process can see for itself, without asking a tool."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from metalmark.data.fetch import cache_folder
+from metalmark.doctor.scene import Disk, OpenFiles, Power, Swap
+from metalmark.machine.cgroup import limits
+from metalmark.machine.words import to_count
+from metalmark.scrub import scrub
+from metalmark.telemetry.system import SystemSensor
+
+QUIET_S = 0.3
+_MEMINFO = Path("/proc/meminfo")
+_SHARED_MEMORY = Path("/dev/shm")
+_VALUE_CHARS = 200
+
+VARIABLES = (
+    "BLIS_NUM_THREADS",
+    "CUDA_",
+    "GOMP_",
+    "HIP_VISIBLE_DEVICES",
+    "JAX_",
+    "KERAS_",
+    "KMP_",
+    "MKL_",
+    "MLX_",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PJRT_",
+    "PROTOCOL_BUFFERS_",
+    "PYTORCH_",
+    "TF_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "VECLIB_",
+    "XLA_",
+)
+"""The beginnings of the names of the variables that steer a framework: no others are read."""
+
+
+def read() -> dict[str, Any]:
+    """What takes no time."""
+    memory = psutil.virtual_memory()
+    found: dict[str, Any] = {
+        "platform": sys.platform,
+        "architecture": platform.machine(),
+        "macos": platform.mac_ver()[0] or None,
+        "python": platform.python_version(),
+        "environment": environment(os.environ),
+        "open_files": open_files(),
+        "limits": limits(),
+        "visible_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "logical_cores": os.cpu_count(),
+        "memory_bytes": memory.total,
+    }
+    if sys.platform == "linux":
+        found["shared_memory_bytes"] = _capacity(_SHARED_MEMORY)
+        found["memory_free_percent"] = round(100 * memory.available / memory.total) if memory.total else None
+        found["swap"] = parse_meminfo(_text(_MEMINFO))
+        found["power"] = _battery()
+    return found
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    # A lone surrogate, which is how Python shows a byte that is no text, can't go into JSON.
+    return {
+        name: scrub(value.encode("utf-8", "replace").decode())[:_VALUE_CHARS]
+        for name, value in sorted(variables.items())
+        if name.startswith(VARIABLES)
+    }
+
+
+def open_files() -> OpenFiles:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OpenFiles(
+        soft=None if soft == resource.RLIM_INFINITY else soft, hard=None if hard == resource.RLIM_INFINITY else hard
+    )
+
+
+def parse_meminfo(text: str) -> Swap | None:
+    fields = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = to_count(value.replace("kB", ""))
+    total, free = fields.get("SwapTotal"), fields.get("SwapFree")
+    if total is None or free is None:
+        return None
+    return Swap(total_bytes=total * 1024, used_bytes=max(total - free, 0) * 1024)
+
+
+def disks() -> tuple[Disk, ...]:
+    """Where downloads, weights and compiled kernels go, folders that share a disk put together."""
+    home = Path.home()
+    folders = {
+        "data sets": cache_folder(),
+        "PyTorch's cache": Path(os.environ.get("TORCH_HOME") or home / ".cache" / "torch"),
+        "Hugging Face's cache": Path(os.environ.get("HF_HOME") or home / ".cache" / "huggingface"),
+        "Keras's cache": Path(os.environ.get("KERAS_HOME") or home / ".keras"),
+        "temporary files": Path(tempfile.gettempdir()),
+    }
+    shared: dict[int, tuple[list[str], int]] = {}
+    for label, folder in folders.items():
+        place = folder.expanduser()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            names, _ = shared.setdefault(place.stat().st_dev, ([], shutil.disk_usage(place).free))
+        except OSError:  # a folder that is not ours to see is not one we would write to
+            continue
+        names.append(label)
+    return tuple(Disk(folders=tuple(names), free_bytes=free_bytes) for names, free_bytes in shared.values())
+
+
+def busy_cores() -> float | None:
+    """What is used while we do nothing: by others, then."""
+    sensor = SystemSensor()
+    sensor.read()
+    time.sleep(QUIET_S)
+    percent = next((reading.value for reading in sensor.read() if reading.name == "system_cpu"), None)
+    cores = psutil.cpu_count(logical=True)
+    return round(percent / 100 * cores, 2) if isinstance(percent, float) and cores else None
+
+
+def _battery() -> Power | None:
+    try:
+        battery = psutil.sensors_battery()
+    except (OSError, AttributeError, ValueError):  # no such folder in a container, or half of one
+        return None
+    if battery is None or battery.power_plugged is None:
+        return None
+    return Power(on_battery=not battery.power_plugged, percent=round(battery.percent))
+
+
+def _capacity(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(path).total
+    except OSError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

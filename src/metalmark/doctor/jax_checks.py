@@ -1,0 +1,60 @@
+"""JAX on a Mac: a CPU framework, whatever is installed beside it."""
+
+from __future__ import annotations
+
+from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.scene import Scene
+
+BREAKS_FROM = "0.5.1"
+
+
+def jax_metal(scene: Scene) -> Finding | None:
+    plugin, jax = scene.version("jax-metal"), scene.version("jax")
+    if plugin is None:
+        return None
+    evidence = f"jax-metal {plugin}, jax {jax or 'not installed'}"
+    fix = ("pip uninstall -y jax-metal", "pip install --upgrade jax")
+    if scene.has("jax", BREAKS_FROM):
+        return error(
+            "jax-metal is dead and breaks this JAX",
+            evidence=evidence,
+            why=f"Its last release is 0.1.1 of October 2024; from JAX {BREAKS_FROM} on it fails. On a Mac, JAX runs on "
+            f"the CPU.",
+            fix=fix,
+        )
+    return warning(
+        "jax-metal is dead",
+        evidence=evidence,
+        why="Its last release is 0.1.1 of October 2024: it holds JAX back at 0.5.0 and gets no corrections.",
+        fix=fix,
+    )
+
+
+def jax_on_mac(scene: Scene) -> Finding | None:
+    if not scene.apple_silicon or not scene.has("jax") or scene.has("jax-metal"):
+        return None
+    return note(
+        "JAX runs on the CPU here",
+        evidence=f"jax {scene.version('jax')} on a Mac",
+        why="There is no living GPU support for JAX on Apple Silicon. For the GPU use PyTorch (mps) or MLX.",
+    )
+
+
+CHECKS = (
+    Check(
+        name="jax-metal",
+        title="jax-metal is installed: it is dead",
+        story="jax-metal was Apple's experimental plugin. Its last release, 0.1.1, is of October 2024 and breaks from "
+        "JAX 0.5.1 on. Uninstall it: JAX then runs on the CPU, correctly.",
+        sources=("https://pypi.org/project/jax-metal/", "https://developer.apple.com/metal/jax/"),
+        examine=jax_metal,
+    ),
+    Check(
+        name="jax-on-mac",
+        title="JAX has no GPU on a Mac",
+        story="Without jax-metal, which is dead, JAX's only device on macOS is the CPU. That is no fault of this "
+        "machine: it is said so that a slow JAX is not taken for a slow GPU.",
+        sources=("https://docs.jax.dev/en/latest/installation.html",),
+        examine=jax_on_mac,
+    ),
+)

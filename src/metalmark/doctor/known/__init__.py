@@ -1,0 +1,1 @@
+"""Errors that many have met before: one file a family of them."""

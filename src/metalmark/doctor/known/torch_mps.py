@@ -1,0 +1,170 @@
+"""PyTorch and MLX on Metal."""
+
+from __future__ import annotations
+
+from metalmark.doctor.known.base import KnownError, Weight
+
+MPS_NOTES = "https://docs.pytorch.org/docs/stable/notes/mps.html"
+MPS_VARIABLES = "https://docs.pytorch.org/docs/stable/mps_environment_variables.html"
+LOADER = "https://docs.pytorch.org/docs/stable/data.html"
+
+ERRORS = (
+    KnownError(
+        name="nnpack-mismatch",
+        pattern=r"Mismatched Tensor types in NNPack convolutionOutput",
+        happened="A convolution's input and its weights are on different devices, or of different dtypes.",
+        change="Move both to the same device and dtype. PYTORCH_ENABLE_NNPACK, which articles recommend here, is read "
+        "by no PyTorch: setting it does nothing.",
+        fix=("model = model.to(device)", "images = images.to(device, dtype=torch.float32)"),
+        source="https://github.com/facebookresearch/BenchMARL/pull/230",
+    ),
+    KnownError(
+        name="mps-placeholder",
+        pattern=r"Placeholder (storage|buffer|tensor) (has not been allocated|is empty)|is on cpu but expected on mps",
+        happened="A tensor given to an operation on Metal is still on the CPU: the model, a batch, a mask or a buffer "
+        "that the model makes in forward().",
+        change="Move the model and everything of the batch; make new tensors on the device of an old one.",
+        fix=(
+            'model.to("mps")',
+            'batch = {name: value.to("mps") for name, value in batch.items()}',
+            "mask = torch.zeros(shape, device=x.device)",
+        ),
+        source="https://github.com/pytorch/pytorch/issues/130790",
+    ),
+    KnownError(
+        name="mps-out-of-memory",
+        pattern=r"MPS backend out of memory",
+        happened="PyTorch reached its own limit on Metal's memory (max allowed in the message), which is 1.7 times "
+        "what Metal recommends unless a variable says otherwise. The other allocations in it are not PyTorch's.",
+        change="Make the batch smaller or use bfloat16; drop references before torch.mps.empty_cache(); close what "
+        "else uses the GPU. PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, which the message names, takes the limit away: the "
+        "Mac then swaps, and may stop answering.",
+        fix=("del outputs, loss", "torch.mps.empty_cache()"),
+        source=MPS_VARIABLES,
+    ),
+    KnownError(
+        name="mps-watermark",
+        pattern=r"invalid (low|high) watermark ratio",
+        happened="One of PyTorch's two memory limits on Metal was set, and the other's default (low 1.4, high 1.7) "
+        "does not go with it: low may not be above high, and high not above 2.",
+        change="Set both, low below high, or neither.",
+        fix=("export PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0", "export PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8"),
+        source="https://github.com/kohya-ss/sd-scripts/issues/603",
+    ),
+    KnownError(
+        name="tensor-to-numpy",
+        pattern=r"can't convert (mps|cuda|xpu|xla)(:\d+)? device type tensor to numpy",
+        happened="NumPy can read the host's memory only, and the tensor is on the GPU.",
+        change="Bring it back first; detach it where it still has a gradient.",
+        fix=("array = tensor.detach().cpu().numpy()",),
+        source=MPS_NOTES,
+    ),
+    KnownError(
+        name="mps-float64",
+        pattern=r"Cannot convert a MPS Tensor to float64|MPS framework doesn't support float64"
+        r"|Trying to convert (Complex)?Double to the MPS backend|Double(Tensor)? is not supported on MPS",
+        happened="Metal has no float64 and no complex128. Arrays of NumPy are float64 unless told otherwise, and "
+        "PYTORCH_ENABLE_MPS_FALLBACK does not help.",
+        change="Make it float32 before it goes to the device.",
+        fix=('x = torch.as_tensor(array, dtype=torch.float32).to("mps")', "model = model.float()"),
+        source="https://github.com/pytorch/pytorch/issues/122602",
+    ),
+    KnownError(
+        name="mps-dtype",
+        pattern=r"Trying to convert (?!Double|ComplexDouble)\w+ to the MPS backend"
+        r"|(MPS )?BFloat16 (is not supported on MPS|is only supported on MacOS)",
+        happened="This dtype does not exist on Metal, or not on this macOS: bfloat16 needs macOS 14.",
+        change="Use float32 or float16 there, or update macOS.",
+        fix=("model = model.to(dtype=torch.float16)", "sw_vers -productVersion"),
+        source=MPS_NOTES,
+    ),
+    KnownError(
+        name="mps-operator",
+        pattern=r"operator '[\w:.]{1,80}' is not currently (implemented|supported) (for|on) the MPS (device|backend)"
+        r"(?! and will fall)",
+        happened="This PyTorch has no Metal kernel for this operation.",
+        change="Update PyTorch, which gains some in each release; or let this one run on the CPU. The variable must "
+        "be set before torch is imported, and each such step then copies to the CPU and back: measure it.",
+        fix=("pip install --upgrade torch", "PYTORCH_ENABLE_MPS_FALLBACK=1 python train.py"),
+        source="https://github.com/pytorch/pytorch/issues/77764",
+    ),
+    KnownError(
+        name="mps-fallback",
+        pattern=r"on the MPS backend and will fall\s*back to run on the CPU",
+        happened="PYTORCH_ENABLE_MPS_FALLBACK let an operation run on the CPU, with a copy there and back in each "
+        "step.",
+        change="Find out what it costs: time the step with and without that operation. If it is much, replace the "
+        "operation or keep that part of the model on the CPU.",
+        source=MPS_VARIABLES,
+        weight=Weight.REMARK,
+    ),
+    KnownError(
+        name="mps-unavailable",
+        pattern=r"PyTorch is not linked with support for mps|Torch not compiled with MPS enabled"
+        r"|The MPS backend is supported on MacOS \d",
+        happened="This PyTorch can't use Metal here: it is an x86_64 build (under Rosetta), or macOS is too old for "
+        "it.",
+        change="Look at what this Python is; if it says x86_64, install an arm64 one.",
+        fix=(
+            'python -c "import platform; print(platform.machine(), platform.mac_ver()[0])"',
+            "brew install python@3.12  # with the Homebrew in /opt/homebrew",
+        ),
+        source=MPS_NOTES,
+    ),
+    KnownError(
+        name="mps-missing-module",
+        pattern=r"module 'torch(\.backends)?' has no attribute 'mps'",
+        happened="This PyTorch is older than its Metal backend: torch.backends.mps came with 1.12, torch.mps with 2.0.",
+        change="Update PyTorch; on an x86_64 Python 2.2.2 is the newest that there is.",
+        fix=("pip install --upgrade torch",),
+        source=MPS_NOTES,
+    ),
+    KnownError(
+        name="mps-autocast",
+        pattern=r"unsupported autocast device_type '?mps|autocast .{0,60}device type of 'mps'.{0,20}not supported",
+        happened="Autocast on Metal came with PyTorch 2.5 for float16 and 2.6 for bfloat16; this one is older.",
+        change="Update PyTorch, or cast the model yourself.",
+        fix=("pip install --upgrade torch",),
+        source="https://docs.pytorch.org/docs/stable/amp.html",
+    ),
+    KnownError(
+        name="mps-buffer-size",
+        pattern=r"Invalid buffer size: [\d.]+\s*[KMGT]i?B|total bytes of NDArray > 2\*\*3[12]"
+        r"|\[metal::malloc\] Attempting to allocate|is larger than currently supported by the MPS backend",
+        happened="One tensor is larger than Metal lets a buffer or an array be.",
+        change="Make it smaller: a smaller batch, a shorter sequence, attention that is not written out "
+        "(scaled_dot_product_attention), or the work in pieces.",
+        source="https://github.com/pytorch/pytorch/issues/141909",
+    ),
+    KnownError(
+        name="metal-command-memory",
+        pattern=r"kIOGPUCommandBufferCallbackErrorOutOfMemory|Command buffer execution failed: Insufficient Memory",
+        happened="Metal itself ran out of memory in the middle of the work: the limit of PyTorch or MLX was above "
+        "what the machine had left.",
+        change="Make the batch smaller, or set the framework's limit below the machine's, so that it says so in time.",
+        fix=(
+            "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
+            "mx.set_memory_limit(int(0.7 * memory_bytes))  # MLX",
+        ),
+        source="https://developer.apple.com/documentation/metal/mtlcommandbuffererror",
+    ),
+    KnownError(
+        name="metal-assertion",
+        pattern=r"MPS\w+\.mm:\d+: failed assertion|failed assertion .{0,120}(MPS|MTL|NDArray)",
+        happened="Apple's own library stopped the process: a shape or layout that its kernel does not take. Python "
+        "can't catch it.",
+        change="Update macOS and PyTorch first. Then find the operation: run on the CPU, or halve the model until it "
+        "passes; contiguous() on its input often avoids it.",
+        fix=("x = x.contiguous()",),
+        source="https://github.com/pytorch/pytorch/issues/112998",
+    ),
+    KnownError(
+        name="mps-pin-memory",
+        pattern=r"'pin_memory' argument is set as true but not supported on MPS",
+        happened="Pinned memory is CUDA's; the Mac's GPU shares the memory of the CPU, so there is nothing to gain.",
+        change="Leave it off on Metal. It is a warning only.",
+        fix=('DataLoader(..., pin_memory=device.type == "cuda")',),
+        source=LOADER,
+        weight=Weight.REMARK,
+    ),
+)

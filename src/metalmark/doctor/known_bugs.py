@@ -1,0 +1,122 @@
+"""Versions with known wrong results on a device the user has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from metalmark.doctor.check import Check, Finding, Severity, issue
+from metalmark.doctor.scene import Scene
+from metalmark.doctor.versions import at_least, older
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownBug:
+    """`first` up to, not with, `fixed`; None: from the beginning, or not fixed yet."""
+
+    framework: str
+    device: str
+    title: str
+    when: str
+    avoid: tuple[str, ...]
+    source: tuple[str, ...]
+    first: str | None = None
+    fixed: str | None = None
+    severity: Severity = Severity.NOTE
+    """A warning where an update ends it; a note where it depends on what is computed."""
+    unless: tuple[str, str] | None = None
+    """A variable and its value that avoid it."""
+
+    def concerns(self, scene: Scene) -> bool:
+        version = scene.version(self.framework)
+        if version is None or not scene.present(self.framework, self.device):
+            return False
+        if self.unless is not None and scene.environment.get(self.unless[0]) == self.unless[1]:
+            return False
+        begun = self.first is None or at_least(version, self.first)
+        return begun and (self.fixed is None or older(version, self.fixed))
+
+
+BUGS = (
+    KnownBug(
+        framework="torch",
+        device="mps",
+        title="PyTorch on MPS: addcdiv on non-contiguous tensors was wrong",
+        when="optimisers such as Adam step wrongly on parameters that are not contiguous, without a message",
+        avoid=('pip install --upgrade "torch>=2.4"',),
+        source=issue("pytorch/pytorch", 118115),
+        fixed="2.4",
+        severity=Severity.WARNING,
+    ),
+    KnownBug(
+        framework="torch",
+        device="mps",
+        title="PyTorch on MPS: matrix products with an inner dimension above 32768 are wrong on older GPUs",
+        when="a product sums over more than 32768 elements: large flattened inputs, large vocabularies",
+        avoid=("Compute such a product in two halves, or compare one with the CPU's.",),
+        source=issue("pytorch/pytorch", 193487),
+        first="2.7",
+        fixed="2.14",
+    ),
+    KnownBug(
+        framework="torch",
+        device="mps",
+        title="PyTorch on MPS: BatchNorm2d's backward pass is wrong in channels_last",
+        when="a model with BatchNorm2d trains in torch.channels_last; convolutions were seen 30 times slower there, "
+        "too",
+        avoid=("model.to(memory_format=torch.contiguous_format)",),
+        source=issue("pytorch/pytorch", 175189, 193349),
+    ),
+    KnownBug(
+        framework="torch",
+        device="mps",
+        title="PyTorch on MPS: non_blocking copies can corrupt data",
+        when='tensor.to("mps", non_blocking=True) is followed by a change of the source',
+        avoid=("Leave non_blocking out.",),
+        source=issue("pytorch/pytorch", 139550),
+    ),
+    KnownBug(
+        framework="torch",
+        device="mps",
+        title="PyTorch 2.13 on MPS: compiled training of convolutions can be 9 times slower",
+        when="torch.compile trains a network with convolutions",
+        avoid=("export TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0",),
+        source=issue("pytorch/pytorch", 192551),
+        first="2.13",
+        fixed="2.14",
+        unless=("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "0"),
+    ),
+    KnownBug(
+        framework="tensorflow",
+        device="mps",
+        title="TensorFlow on Metal: training has diverged where the CPU's does not",
+        when="several kinds of networks were reported; Random* augmentation layers fail outright",
+        avoid=('with tf.device("CPU"): train a few steps and compare the losses',),
+        source=(*issue("tensorflow/tensorflow", 62361), *issue("keras-team/tf-keras", 140)),
+    ),
+)
+
+
+def known_bugs(scene: Scene) -> Iterator[Finding]:
+    for bug in BUGS:
+        if bug.concerns(scene):
+            yield Finding(
+                severity=bug.severity,
+                title=bug.title,
+                evidence=f"{bug.framework} {scene.version(bug.framework)} with {bug.device}",
+                why=f"It bites when {bug.when}. See {', '.join(bug.source)}.",
+                fix=bug.avoid,
+            )
+
+
+CHECKS = (
+    Check(
+        name="known-wrong-results",
+        title="A version with known wrong results, or known slowness, on a device that is here",
+        story="Metal's kernels are younger than the CPU's, and some computed wrongly in silence. Those that are known "
+        "for the installed version and the device it has are listed with what sets them off: speed without a look at "
+        "the results means nothing.",
+        sources=tuple(dict.fromkeys(source for bug in BUGS for source in bug.source)),
+        examine=known_bugs,
+    ),
+)

@@ -1,0 +1,105 @@
+"""What PyTorch's DataLoader needs of the system: open files, shared memory, an importable main module."""
+
+from __future__ import annotations
+
+from metalmark.doctor.check import Check, Finding, note, warning
+from metalmark.doctor.scene import Scene
+
+FILES_OF_PROCESS = 64
+"""Open in a training script before any worker starts, about."""
+FILES_PER_WORKER = 2 * 9
+"""Nine a worker, measured on Linux with batches of two tensors (PyTorch 2.13); two loaders, for training and
+validation, are open at once in most scripts."""
+MOST_WORKERS = 32
+"""More than anybody starts, however many cores there are."""
+RAISED = 4096
+LEAST_SHARED_BYTES = 512 * 2**20
+FORKSERVER = (3, 14)
+
+
+def workers_allowed(soft: int) -> int:
+    return max(0, (soft - FILES_OF_PROCESS) // FILES_PER_WORKER)
+
+
+def open_files(scene: Scene) -> Finding | None:
+    limit, cores = scene.open_files, scene.usable_cores
+    if limit is None or limit.soft is None or cores is None or not scene.has("torch"):
+        return None
+    allowed = workers_allowed(limit.soft)
+    if allowed >= min(cores, MOST_WORKERS) and limit.soft > 256:
+        return None
+    raised = RAISED if limit.hard is None else min(RAISED, limit.hard)
+    no_use = " Setting the sharing strategy to file_system does nothing on macOS: it is the only one there." * scene.mac
+    return warning(
+        'Few open files are allowed: loaders with workers fail with "Too many open files"',
+        evidence=f"the soft limit is {limit.soft}: about {allowed} loader workers; this machine has {cores} cores",
+        why=f"Each worker holds pipes and each tensor in flight a file.{no_use}",
+        fix=(f"ulimit -n {raised}",) if raised > limit.soft else ("Ask for a higher hard limit (ulimit -Hn).",),
+    )
+
+
+def spawn(scene: Scene) -> Finding | None:
+    by_python = scene.platform == "linux" and scene.python_release() >= FORKSERVER
+    if not scene.has("torch") or not (scene.mac or by_python):
+        return None
+    method = "spawn" if scene.mac else "forkserver"
+    return note(
+        f"Loader workers start by {method}: the main module is imported again in each",
+        evidence=f"Python {scene.python} on {'macOS' if scene.mac else 'Linux'}",
+        why="A script without a main guard starts itself again in every worker and fails with a RuntimeError about "
+        "bootstrapping; data sets must be picklable, and each worker imports torch anew. For light transforms "
+        "num_workers=0 is often fastest.",
+        fix=('if __name__ == "__main__":', "    train()"),
+    )
+
+
+def shared_memory(scene: Scene) -> Finding | None:
+    size = scene.shared_memory_bytes
+    if scene.platform != "linux" or size is None or size >= LEAST_SHARED_BYTES or not scene.has("torch"):
+        return None
+    return warning(
+        "/dev/shm is too small for loader workers",
+        evidence=f"/dev/shm has {size / 2**20:.0f} MiB",
+        why="Workers pass batches through it: a DataLoader with num_workers > 0 dies with a bus error. 64 MiB is what "
+        "a container gets unless told otherwise.",
+        fix=("docker run --shm-size=8g ...   # or --ipc=host", "DataLoader(..., num_workers=0)   # until then"),
+    )
+
+
+CHECKS = (
+    Check(
+        name="open-files",
+        title="The open-file limit is too low for loader workers",
+        story="macOS starts shells with a soft limit of 256 open files; Linux mostly with 1024 or more. A DataLoader "
+        "needs pipes and locks for each worker, and with the file_descriptor strategy (Linux) a file for each tensor "
+        "in flight: nine in all for each worker of each loader, measured on Linux. The number of workers shown is an "
+        "estimate from that. `ulimit -n` raises the soft limit up to the hard one, in that shell only. "
+        "torch.multiprocessing.set_sharing_strategy('file_system') helps on Linux; on macOS it is the only one and "
+        "setting it does nothing.",
+        sources=("https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",),
+        examine=open_files,
+    ),
+    Check(
+        name="spawn-main-guard",
+        title="Workers are spawned: the main module must be importable and guarded",
+        story="macOS, and from Python 3.14 on Linux, starts worker processes without fork. Each imports the main "
+        "module, so that "
+        'code outside of `if __name__ == "__main__":` runs again in every worker. Lambdas and local classes can\'t be '
+        "sent.",
+        sources=("https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",),
+        examine=spawn,
+    ),
+    Check(
+        name="shared-memory",
+        title="/dev/shm is too small, as in a container",
+        story="On Linux, loader workers hand batches over in /dev/shm. Docker gives a container 64 MiB of it; a batch "
+        "of 64 "
+        'images at 224 pixels in float32 has 37 MiB, and each worker prepares two. What does not fit ends in "Bus '
+        'error" or "DataLoader worker is killed".',
+        sources=(
+            "https://docs.pytorch.org/docs/stable/multiprocessing.html",
+            "https://docs.docker.com/reference/cli/docker/container/run/",
+        ),
+        examine=shared_memory,
+    ),
+)

@@ -1,0 +1,148 @@
+"""What a Mac's tools say of its state: which to ask, and how to read each. Unreadable is a reason, never a guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from metalmark.doctor.scene import Heat, Power, Swap, Trouble
+from metalmark.machine.apple import parse_sysctl
+from metalmark.machine.tools import run_tool
+from metalmark.machine.words import to_count
+from metalmark.record import Absent
+
+Run = Callable[..., str | Absent]
+
+TOOL_S = 5.0
+_MIB = 2**20
+
+# In this order, because an older sysctl stops at the first key that it does not know.
+SYSCTL_KEYS = (
+    "hw.memsize",
+    "machdep.cpu.brand_string",
+    "vm.swapusage",
+    "kern.osproductversion",
+    "sysctl.proc_translated",
+    "kern.hv_vmm_present",
+    "iogpu.wired_limit_mb",
+)
+
+_SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)\s*([KMGT]?)"
+_SWAP = re.compile(rf"total\s*=\s*{_SIZE}\s+used\s*=\s*{_SIZE}")
+_FREE = re.compile(r"free percentage:\s*(\d{1,3})\s*%")
+_DRAWING = re.compile(r"drawing from '([^']+)'")
+_PERCENT = re.compile(r"(\d{1,3})%")
+_SETTING = re.compile(r"^\s*([A-Za-z_ ]+?)\s*=\s*(\d{1,6})\s*$", re.MULTILINE)
+_LOW_POWER = re.compile(r"^\s*lowpowermode\s+(\d)\s*$", re.MULTILINE)
+
+
+class MacTool(Struct, frozen=True, kw_only=True):
+    name: str
+    argv: tuple[str, ...]
+    partial: bool = False
+
+
+# By their full paths: a package manager's own sysctl would be found first, and /usr/sbin may not be searched.
+TOOLS = (
+    MacTool(name="sysctl", argv=("/usr/sbin/sysctl", *SYSCTL_KEYS), partial=True),
+    MacTool(name="memory_pressure -Q", argv=("/usr/bin/memory_pressure", "-Q")),
+    MacTool(name="pmset -g batt", argv=("/usr/bin/pmset", "-g", "batt")),
+    MacTool(name="pmset -g therm", argv=("/usr/bin/pmset", "-g", "therm")),
+    MacTool(name="pmset -g", argv=("/usr/bin/pmset", "-g")),
+)
+
+
+def ask(tool: MacTool, run: Run = run_tool, timeout_s: float = TOOL_S) -> tuple[dict[str, Any], list[Trouble]]:
+    """The parts of a Scene that this tool knows, and what was wrong with it."""
+    text = run(tool.argv, timeout_s, partial=tool.partial)
+    read = text if isinstance(text, Absent) else READERS[tool.name](text)
+    if isinstance(read, Absent):
+        return {}, [Trouble(tool=tool.name, reason=read.reason)]
+    return read, []
+
+
+def read_sysctl(text: str) -> dict[str, Any] | Absent:
+    values = {key: value for key, value in parse_sysctl(text).items() if key in SYSCTL_KEYS}
+    if not values:
+        return _unreadable("none of the keys it was asked for")
+    found: dict[str, Any] = {"sysctl": values, "memory_bytes": to_count(values.get("hw.memsize"))}
+    version = values.get("kern.osproductversion", "")
+    if re.fullmatch(r"\d{1,3}(\.\d{1,3}){0,2}", version):
+        found["macos"] = version
+    if "vm.swapusage" in values:
+        found["swap"] = parse_swap(values["vm.swapusage"])
+    return found
+
+
+def parse_swap(text: str) -> Swap | None:
+    """ "total = 4096.00M  used = 2694.19M  free = ..."."""
+    match = _SWAP.search(text)
+    if match is None:
+        return None
+    total, total_unit, used, used_unit = match.groups()
+    return Swap(total_bytes=_bytes(total, total_unit), used_bytes=_bytes(used, used_unit))
+
+
+def read_pressure(text: str) -> dict[str, Any] | Absent:
+    match = _FREE.search(text)
+    percent = int(match[1]) if match else None
+    if percent is None or percent > 100:
+        return _unreadable("no free percentage")
+    return {"memory_free_percent": percent}
+
+
+def read_battery(text: str) -> dict[str, Any] | Absent:
+    """A Mac without a battery draws from AC Power and names no percentage."""
+    match = _DRAWING.search(text)
+    if match is None:
+        return _unreadable("no source of power")
+    percent = _PERCENT.search(text)
+    charge = int(percent[1]) if percent and int(percent[1]) <= 100 else None
+    return {"power": Power(on_battery=match[1] == "Battery Power", percent=charge)}
+
+
+def read_heat(text: str) -> dict[str, Any] | Absent:
+    """Only "Note: No ..." lines when all is well."""
+    settings = {key.strip().lower().replace("_", " "): int(value) for key, value in _SETTING.findall(text)}
+    if not settings and "Note: No" not in text:
+        return _unreadable("neither a level nor a note that there is none")
+    speed = settings.get("cpu speed limit")
+    return {
+        "heat": Heat(
+            speed_limit_percent=speed if speed is not None and speed <= 100 else None,
+            warning_level=settings.get("thermal warning level"),
+        )
+    }
+
+
+def read_settings(text: str) -> dict[str, Any] | Absent:
+    """Macs that have no low-power mode do not list it."""
+    match = _LOW_POWER.search(text)
+    if match:
+        return {"low_power": match[1] == "1"}
+    return {} if "power settings" in text or "Currently in use" in text else _unreadable("no power settings")
+
+
+READERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
+    "sysctl": read_sysctl,
+    "memory_pressure -Q": read_pressure,
+    "pmset -g batt": read_battery,
+    "pmset -g therm": read_heat,
+    "pmset -g": read_settings,
+}
+
+
+def names(tools: Sequence[MacTool] = TOOLS) -> tuple[str, ...]:
+    return tuple(tool.name for tool in tools)
+
+
+def _bytes(number: str, unit: str) -> int:
+    scale = {"": 1, "K": 2**10, "M": _MIB, "G": 2**30, "T": 2**40}[unit]
+    return round(float(number.replace(",", ".")) * scale)
+
+
+def _unreadable(lacking: str) -> Absent:
+    return Absent(f"its answer can't be read: there is {lacking} in it")

@@ -1,0 +1,175 @@
+"""Beside an NVIDIA GPU: builds that can't use it, a driver that is too old, and others who use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metalmark.backends.base import Probe
+from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.scene import Scene
+from metalmark.doctor.versions import release
+
+COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
+OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""The first driver that runs a major version of CUDA."""
+IDLE_BYTES = 2**30
+BUSY_PERCENT = 10
+
+# Distributions whose presence says which CUDA a framework was built for, where its probe does not.
+CUDA_PACKAGES = {
+    "jax": {"jax-cuda12-plugin": 12, "jax-cuda13-plugin": 13},
+    "mlx": {"mlx-cuda": 12, "mlx-cuda-12": 12, "mlx-cuda-13": 13},
+}
+
+
+def cuda_of(scene: Scene, framework: str) -> int | None:
+    """The major version of CUDA that a framework is built for; None: for none, or unknown."""
+    probe = scene.probes.get(framework)
+    stated = release(probe.versions.get("cuda")) if isinstance(probe, Probe) else None
+    named = [major for package, major in CUDA_PACKAGES.get(framework, {}).items() if scene.has(package)]
+    return stated[0] if stated else max(named, default=None)
+
+
+def cpu_only(scene: Scene) -> Iterator[Finding]:
+    gpus = scene.nvidia.gpus if scene.nvidia else ()
+    if not gpus or scene.platform != "linux":
+        return
+    seen = f"{gpus[0].name} is here"
+    hidden = scene.environment.get("CUDA_VISIBLE_DEVICES")
+    if _absent(scene, "torch") and cuda_of(scene, "torch") is None:
+        yield warning(
+            "This PyTorch is a CPU-only build, beside an NVIDIA GPU",
+            evidence=f"torch {scene.version('torch')} is built without CUDA; {seen}",
+            why="Everything it trains runs on the CPU.",
+            fix=("pip uninstall -y torch", _torch_install(scene)),
+        )
+    if _absent(scene, "tensorflow") and cuda_of(scene, "tensorflow") is None:
+        package = "tensorflow-cpu" if scene.has("tensorflow-cpu") else "tensorflow"
+        yield note(
+            "This TensorFlow is a CPU-only build, beside an NVIDIA GPU",
+            evidence=f"{package} {scene.version(package)}; {seen}",
+            why="Everything it trains runs on the CPU.",
+            fix=(f"pip uninstall -y {package}", 'pip install "tensorflow[and-cuda]"'),
+        )
+    if _absent(scene, "jax") and cuda_of(scene, "jax") is None:
+        yield note(
+            "This JAX has no CUDA plugin, beside an NVIDIA GPU",
+            evidence=f"jax {scene.version('jax')}, no jax-cuda plugin; {seen}",
+            why="Everything it trains runs on the CPU.",
+            fix=(f'pip install "jax[cuda{_major(scene) or 12}]"',),
+        )
+    if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
+        yield warning(
+            "CUDA_VISIBLE_DEVICES hides every GPU",
+            evidence=f"CUDA_VISIBLE_DEVICES={hidden!r}; {seen}",
+            why="Every framework believes that there is none, and trains on the CPU.",
+            fix=("unset CUDA_VISIBLE_DEVICES",),
+        )
+
+
+def driver_too_old(scene: Scene) -> Iterator[Finding]:
+    newest = _major(scene)
+    if newest is None or scene.nvidia is None:
+        return
+    for framework in scene.probes:
+        needed = cuda_of(scene, framework)
+        # The probe wins: a compatibility package lets an old driver run a newer CUDA.
+        if needed is None or needed <= newest or scene.present(framework, "cuda"):
+            continue
+        driver = f"NVIDIA driver {scene.nvidia.driver or 'of unknown version'} runs CUDA up to {newest}"
+        least = OLDEST_DRIVER.get(needed)
+        yield error(
+            f"The NVIDIA driver is too old for this {framework}",
+            evidence=f"{driver}; {framework} is built for CUDA {needed}",
+            why=f"The GPU can't be used. CUDA {needed} needs driver {least} or newer."
+            if least
+            else "The GPU can't be used.",
+            fix=(
+                f"Update the driver to {least} or newer, or:" if least else "Update the driver, or:",
+                _older(scene, framework),
+            ),
+        )
+
+
+def busy(scene: Scene) -> Iterator[Finding]:
+    for number, gpu in enumerate(scene.nvidia.gpus if scene.nvidia else ()):
+        used = gpu.used_bytes or 0
+        working = (gpu.busy_percent or 0) >= BUSY_PERCENT
+        if used < IDLE_BYTES and not working:
+            continue
+        # In a container the driver counts others' memory and does not show their processes.
+        who = (
+            f"{gpu.processes} other process{'es' if gpu.processes != 1 else ''}"
+            if gpu.processes
+            else "something not seen"
+        )
+        share = f", {gpu.busy_percent}% busy" if gpu.busy_percent is not None else ""
+        yield warning(
+            f"Somebody else is on GPU {number}",
+            evidence=f"{gpu.name}: {used / 2**30:.1f} GiB used by {who} from here{share}, before anything of ours ran",
+            why="Timings taken now are wrong, and less memory is free.",
+            fix=("nvidia-smi",),
+        )
+
+
+def _absent(scene: Scene, framework: str) -> bool:
+    report = scene.device(framework, "cuda")
+    return report is not None and not report.present
+
+
+def _major(scene: Scene) -> int | None:
+    return scene.nvidia.cuda[0] if scene.nvidia and scene.nvidia.cuda else None
+
+
+def _torch_install(scene: Scene) -> str:
+    """PyPI's build is for the newest CUDA; older drivers have an index of their own."""
+    cuda = scene.nvidia.cuda if scene.nvidia else None
+    if cuda is None or cuda >= (13, 0):
+        return "pip install torch --index-url https://pypi.org/simple"
+    name = "cu118" if cuda[0] < 12 else "cu128" if cuda >= (12, 8) else "cu126"
+    return f"pip install torch --index-url https://download.pytorch.org/whl/{name}"
+
+
+def _older(scene: Scene, framework: str) -> str:
+    major = _major(scene)
+    lines = {
+        "torch": _torch_install(scene),
+        "jax": f'pip install "jax[cuda{major}]"',
+        "mlx": f'pip install "mlx[cuda{major}]"',
+    }
+    return lines.get(framework, f"install a {framework} that is built for CUDA {major}")
+
+
+CHECKS = (
+    Check(
+        name="cpu-only-build",
+        title="A CPU-only build of a framework beside an NVIDIA GPU, or a GPU hidden by a variable",
+        story="pip's resolver, a CPU index in pip's configuration or a +cpu wheel in a lock file leave a framework "
+        "without CUDA on a machine that has a GPU. It works, at CPU speed. PyPI's torch for Linux is the CUDA build; "
+        "tensorflow wants the extra [and-cuda], jax the extra [cuda12] or [cuda13].",
+        sources=(
+            "https://pytorch.org/get-started/locally/",
+            "https://www.tensorflow.org/install/pip",
+            "https://docs.jax.dev/en/latest/installation.html",
+        ),
+        examine=cpu_only,
+    ),
+    Check(
+        name="driver-too-old",
+        title="The NVIDIA driver is older than the CUDA a framework is built for",
+        story="A driver runs any CUDA of its own major version and older ones: 525 and newer run CUDA 12, 580 and "
+        "newer CUDA 13. A framework built for a newer major version finds no GPU. Update the driver, or install the "
+        "framework's build for the older CUDA.",
+        sources=(COMPATIBILITY,),
+        examine=driver_too_old,
+    ),
+    Check(
+        name="gpu-in-use",
+        title="Another process is on the GPU",
+        story="The driver is asked for used memory, processes and utilisation before any framework is started. More "
+        "than 1 GiB in use, or more than 10% busy, means that somebody else is there. In a container their processes "
+        "are not visible.",
+        sources=("https://docs.nvidia.com/deploy/nvml-api/",),
+        examine=busy,
+    ),
+)

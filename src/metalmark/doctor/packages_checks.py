@@ -1,0 +1,104 @@
+"""Installed packages that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from metalmark.doctor.check import Check, Finding, error, warning
+from metalmark.doctor.installed import normalised
+from metalmark.doctor.scene import Scene
+from metalmark.doctor.versions import older, parse
+from metalmark.runner.ask import NoAnswer
+
+# Distribution → the framework that stops working with it.
+FRAMEWORK_OF = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "keras": "tensorflow",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "mlx": "mlx",
+}
+
+
+def conflicts(scene: Scene) -> Iterator[Finding]:
+    for package, wanted in scene.requirements.items():
+        for text in wanted:
+            requirement = applicable(text, scene)
+            if requirement is None:
+                continue
+            name = normalised(requirement.name)
+            installed = parse(scene.version(name))
+            if installed is None or requirement.specifier.contains(installed, prereleases=True):
+                continue
+            broken = isinstance(scene.probes.get(FRAMEWORK_OF.get(package, "")), NoAnswer)
+            yield (error if broken else warning)(
+                f"{package} and {name} do not go together",
+                evidence=f"{package} {scene.version(package)} wants {name}{requirement.specifier}; {installed} is "
+                f"installed",
+                why="It may fail at import, or later on the first call into what changed.",
+                fix=(f'pip install "{name}{requirement.specifier}"', f"pip install --upgrade {package}   # or this"),
+            )
+
+
+def numpy_2(scene: Scene) -> Finding | None:
+    """Not in any requirement: PyTorch's old wheels do not name NumPy."""
+    torch, numpy = scene.version("torch"), scene.version("numpy")
+    if not older(torch, "2.3") or not scene.has("numpy", "2"):
+        return None
+    return error(
+        f"PyTorch {torch} was built for NumPy 1",
+        evidence=f"torch {torch}, numpy {numpy}",
+        why='"A module that was compiled using NumPy 1.x cannot be run in NumPy 2": tensor.numpy() and '
+        "torch.from_numpy fail.",
+        fix=('pip install "numpy<2"', 'pip install --upgrade "torch>=2.3"   # or this, where there is a wheel'),
+    )
+
+
+def applicable(text: str, scene: Scene) -> Requirement | None:
+    """The requirement, if its marker holds on the Scene's machine without any extra."""
+    try:
+        requirement = Requirement(text)
+        if requirement.marker is None:
+            return requirement
+        major, minor = scene.python_release()
+        system = {"darwin": "Darwin", "linux": "Linux", "win32": "Windows"}.get(scene.platform, "")
+        environment = {
+            "extra": "",
+            "sys_platform": scene.platform,
+            "platform_system": system,
+            "platform_machine": scene.architecture,
+            "python_version": f"{major}.{minor}",
+            "python_full_version": scene.python,
+        }
+        return requirement if requirement.marker.evaluate(environment) else None
+    except (InvalidRequirement, ValueError, KeyError):  # nothing that pip could read either
+        return None
+
+
+CHECKS = (
+    Check(
+        name="package-conflicts",
+        title="NumPy, protobuf or another package is not the version a framework asks for",
+        story="A package installed later can move a dependency out of the range that an installed framework wants: "
+        "NumPy 2 under a TensorFlow before 2.18, a protobuf that TensorFlow's generated code refuses, a Keras the "
+        "plugin does not know. What the frameworks' own metadata asks for is held against what is installed. `pip "
+        "check` does so for all packages.",
+        sources=(
+            "https://pip.pypa.io/en/stable/cli/pip_check/",
+            "https://protobuf.dev/support/cross-version-runtime-guarantee/",
+        ),
+        examine=conflicts,
+    ),
+    Check(
+        name="numpy-2",
+        title="A PyTorch built for NumPy 1 beside NumPy 2",
+        story="PyTorch up to 2.2 was built against NumPy 1 and names no upper limit, so pip leaves NumPy 2 beside it. "
+        "2.2.2 is the last PyTorch for Intel Macs and for Python under Rosetta, which is where this is met.",
+        sources=("https://numpy.org/doc/stable/numpy_2_0_migration_guide.html",),
+        examine=numpy_2,
+    ),
+)

@@ -1,0 +1,114 @@
+"""Which Python, and which macOS under it."""
+
+from __future__ import annotations
+
+from metalmark.doctor import tensorflow_metal
+from metalmark.doctor.check import Check, Finding, error, warning
+from metalmark.doctor.scene import Scene
+from metalmark.doctor.versions import at_least, older
+
+# MPS of the first torch release in each line needs at least this macOS.
+TORCH_MACOS = (("2.9", "14.0"), ("1.12", "12.3"))
+METAL_PLUGIN_MACOS = "12.1"
+
+
+def rosetta(scene: Scene) -> Finding | None:
+    if not scene.translated:
+        return None
+    chip = scene.sysctl.get("machdep.cpu.brand_string", "")
+    seen = f"this Python is {scene.architecture}, sysctl.proc_translated is {_translated(scene)}"
+    return error(
+        "Python runs under Rosetta: no framework can reach the GPU",
+        evidence=f"{seen}, the processor calls itself {chip!r}" if chip else seen,
+        why="An x86_64 Python installs x86_64 wheels, which have no Metal. PyTorch ends at 2.2.2 there, TensorFlow at "
+        "2.16.2, tensorflow-metal at 1.0.0, and MLX has none. The CPU is emulated as well.",
+        fix=(
+            "/opt/homebrew/bin/brew install python@3.12",
+            "/opt/homebrew/bin/python3.12 -m venv .venv",
+            'python3 -c "import platform; print(platform.machine())"   # must print arm64',
+        ),
+    )
+
+
+def macos_too_old(scene: Scene) -> list[Finding]:
+    # 10.16 is what a newer macOS tells a Python that was built for an old one: no version at all.
+    if not scene.apple_silicon or scene.macos is None or scene.macos == "10.16":
+        return []
+    findings = []
+    torch = scene.version("torch")
+    needed = next((macos for first, macos in TORCH_MACOS if at_least(torch, first)), None)
+    # The probe wins: where Metal answers, this macOS is new enough.
+    if needed and older(scene.macos, needed) and not scene.present("torch", "mps"):
+        findings.append(
+            warning(
+                f"macOS is too old for PyTorch {torch} on the GPU",
+                evidence=f"macOS {scene.macos}; PyTorch {torch} needs {needed} for Metal",
+                why="torch.backends.mps.is_available() is False, and code that picks the device itself trains on the "
+                "CPU without a word.",
+                fix=("Update macOS in System Settings, General, Software Update.", 'pip install "torch<2.9"')
+                if not older(scene.macos, "12.3")
+                else ("Update macOS in System Settings, General, Software Update.",),
+            )
+        )
+    if scene.has("tensorflow-metal") and older(scene.macos, METAL_PLUGIN_MACOS):
+        findings.append(
+            warning(
+                "macOS is too old for tensorflow-metal",
+                evidence=f"macOS {scene.macos}; tensorflow-metal needs {METAL_PLUGIN_MACOS}",
+                why="The plugin does not load, and TensorFlow has no GPU.",
+                fix=("Update macOS in System Settings, General, Software Update.",),
+            )
+        )
+    return findings
+
+
+def python_too_new(scene: Scene) -> Finding | None:
+    """Only where TensorFlow is there: nobody else needs the plugin."""
+    python = scene.python_release()
+    newest = tensorflow_metal.plugins()[-1]
+    if not scene.apple_silicon or scene.translated or not scene.has("tensorflow") or python <= newest.pythons[1]:
+        return None
+    return warning(
+        f"Python {python[0]}.{python[1]} is too new for tensorflow-metal",
+        evidence=f"Python {scene.python}; the newest plugin, {newest.version}, has wheels up to "
+        f"{newest.pythons[1][0]}.{newest.pythons[1][1]}",
+        why="pip finds no plugin to install, so TensorFlow trains on the CPU. PyTorch and MLX have wheels.",
+        fix=tensorflow_metal.mend(python),
+    )
+
+
+def _translated(scene: Scene) -> str:
+    return scene.sysctl.get("sysctl.proc_translated", "not known")
+
+
+CHECKS = (
+    Check(
+        name="rosetta",
+        title="Python is x86_64 under Rosetta on Apple Silicon",
+        story="Rosetta runs x86_64 programs on Apple Silicon. A Python that came with an Intel Homebrew or an old "
+        "conda, or that was moved from an Intel Mac, runs that way and shows no sign of it but platform.machine() == "
+        "'x86_64'. It installs x86_64 wheels: PyTorch has none for macOS after 2.2.2, TensorFlow none after 2.16.2, "
+        "tensorflow-metal none after 1.0.0, MLX none at all, and none of them has Metal. sysctl.proc_translated is 1 "
+        "for a translated process. Install an arm64 Python and make the environment anew; wheels can't be kept.",
+        sources=("https://developer.apple.com/documentation/apple-silicon/about-the-rosetta-translation-environment",),
+        examine=rosetta,
+    ),
+    Check(
+        name="macos-too-old",
+        title="macOS is too old for the installed framework's GPU support",
+        story="PyTorch's MPS needs macOS 12.3, and from PyTorch 2.9 on macOS 14.0; tensorflow-metal needs 12.1. On an "
+        "older system the framework imports and has no GPU. bfloat16 autocast on MPS needs macOS 14 as well. The "
+        "framework's own probe has the last word: where it finds the GPU, nothing is said.",
+        sources=("https://pytorch.org/docs/stable/notes/mps.html", *tensorflow_metal.SOURCES),
+        examine=macos_too_old,
+    ),
+    Check(
+        name="python-too-new",
+        title="Python is newer than any wheel of tensorflow-metal",
+        story="The last tensorflow-metal, 1.2.0 of January 2025, has wheels for Python 3.9 to 3.12, arm64 only. On "
+        "3.13 pip installs TensorFlow without complaint and finds no plugin, so the GPU stays unused. Make the "
+        "environment with Python 3.12 and pin the pair that loads.",
+        sources=tensorflow_metal.SOURCES,
+        examine=python_too_new,
+    ),
+)

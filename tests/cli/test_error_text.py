@@ -1,0 +1,138 @@
+"""`doctor --for`: the text itself, a file, standard input; and what is none of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from metalmark.cli.recognising import answer
+from metalmark.doctor import error_text
+from metalmark.doctor.known_errors import KNOWN
+from metalmark.doctor.recognise import recognise
+from metalmark.errors import UsageError
+from metalmark.report.error_page import MOST, error_page, last_error
+from tests.doctor.error_samples import HEALTHY, SAMPLES
+
+TEXT = SAMPLES["mps-float64"]
+
+
+def test_the_text_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(TEXT) == 0
+    out = capsys.readouterr().out
+    for part in ("mps-float64", "seen in line 1", "what happened:", "what to change:", "source: https://"):
+        assert part in out
+
+
+def test_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_bytes(b"\x00\xff\xfe garbage\n" + TEXT.encode())
+    assert answer(str(path)) == 0
+    assert "mps-float64" in capsys.readouterr().out
+
+
+def test_a_log_of_powershell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_bytes(TEXT.encode("utf-16"))
+    assert answer(str(path), as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "mps-float64"
+
+
+@pytest.mark.parametrize("source", ["-", None])
+def test_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert answer(source) == 0
+    assert "mps-float64" in capsys.readouterr().out
+
+
+def test_a_terminal_as_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    with pytest.raises(UsageError, match="terminal"):
+        answer("-")
+
+
+def test_nothing_known_says_so_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer("Traceback\nzoo.AnimalError: the lion is loose in /home/keeper/cage.py\n") == 1
+    out = capsys.readouterr().out
+    assert f"none of the {len(KNOWN)} errors" in out
+    assert "zoo.AnimalError: the lion is loose in cage.py" in out
+    assert "metalmark doctor" in out
+    assert answer(HEALTHY, as_json=True) == 1
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_text_longer_than_any_file_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(f"{'x' * 10_000}\n{TEXT}") == 0
+    assert "mps-float64" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t "])
+def test_no_text(text: str) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        answer(text)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="folder"):
+        answer(str(tmp_path))
+
+
+@pytest.mark.parametrize("source", ["trace.log", "logs/run-3", "/nowhere/at/all.txt"])
+def test_a_file_that_is_not_there(source: str) -> None:
+    with pytest.raises(UsageError, match="There is no file"):
+        answer(source)
+
+
+def test_a_file_that_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.log").touch()
+    with pytest.raises(UsageError, match="empty"):
+        answer(str(tmp_path / "empty.log"))
+
+
+def test_of_a_huge_file_both_ends_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.log"
+    filler = b"step 17\n" * 500_000
+    path.write_bytes(SAMPLES["cuda-busy"].encode() + b"\n" + filler + TEXT.encode())
+    text = error_text.read_error(str(path))
+    assert len(text) < 2_000_000
+    assert [match.name for match in recognise(text)] == ["cuda-busy", "mps-float64"]
+
+
+def test_a_stream_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/zero").exists():
+        pytest.skip("no endless device here")
+    monkeypatch.setattr(error_text, "_MOST_BYTES", 4 << 20)
+    assert error_text.read_error("/dev/zero").strip("\0") == ""
+
+
+def test_many_errors_are_shown_as_the_likeliest_and_the_rest_by_name() -> None:
+    matches = recognise("\n".join(SAMPLES.values()))
+    page = error_page(matches)
+    assert page.count("what happened:") == MOST
+    assert "Also in the text:" in page
+    assert max(len(line) for line in page.splitlines() if "Also" in line) <= 100
+
+
+def test_the_last_error_of_a_text() -> None:
+    assert last_error("ValueError: one\nKeyError: 'two'\nplain end") == "KeyError: 'two'"
+    assert last_error("just words\n\n") == "just words"
+    assert last_error("") == ""
+
+
+def test_the_doctor_s_option() -> None:
+    from metalmark.cli.doctor import command
+
+    known = CliRunner().invoke(command, ["--for", TEXT])
+    assert (known.exit_code, known.output.splitlines()[0]) == (0, "mps-float64")
+    assert CliRunner().invoke(command, ["--for", "-"], input=f"{HEALTHY}{TEXT}").exit_code == 0
+    unknown = CliRunner().invoke(command, ["--for", "the lion is loose"])
+    assert unknown.exit_code == 1
+    assert "What to do next" in unknown.output

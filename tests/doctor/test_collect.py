@@ -1,0 +1,331 @@
+"""Collecting: with tools that work, that print nonsense, that hang for ever, and on this very machine."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metalmark.backends.base import Probe
+from metalmark.doctor import installed, nvidia
+from metalmark.doctor.catalog import examine
+from metalmark.doctor.collect import Means, collect
+from metalmark.doctor.macos import TOOLS, MacTool, names
+from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene
+from metalmark.doctor.together import ask_together
+from metalmark.record import Absent
+from metalmark.report.doctor_page import document, page
+from metalmark.runner.ask import NoAnswer
+from tests.doctor.scenes import probe
+from tests.doctor.test_macos import LAPTOP, SETTINGS
+from tests.samples import MACHINE
+
+LONG_S = 60.0
+
+OUTPUTS = {
+    "sysctl": "hw.memsize: 17179869184\nkern.osproductversion: 15.1\nsysctl.proc_translated: 0\n"
+    "iogpu.wired_limit_mb: 0\n"
+    "machdep.cpu.brand_string: Apple M2\nvm.swapusage: total = 1024.00M  used = 0.00M  free = 1024.00M\n",
+    "memory_pressure -Q": "System-wide memory free percentage: 71%\n",
+    "pmset -g batt": LAPTOP,
+    "pmset -g therm": "Note: No thermal warning level has been recorded\n",
+    "pmset -g": SETTINGS,
+}
+
+
+def silent(name: str, after_s: float, answer: object) -> None:
+    """Nobody listens."""
+
+
+def answering(outputs: dict[str, str | Absent]) -> Callable[..., str | Absent]:
+    by_argv = {tool.argv: tool.name for tool in TOOLS}
+
+    def run(argv: Sequence[str], timeout_s: float, *, partial: bool = False) -> str | Absent:  # noqa: ARG001
+        return outputs[by_argv[tuple(argv)]]
+
+    return run
+
+
+def mac(**changes: Any) -> Means:
+    """A Mac in software: its tools answer with OUTPUTS, PyTorch's probe at once."""
+    means = Means(
+        read_here=lambda: {"platform": "darwin", "architecture": "arm64", "python": "3.12.4", "visible_cores": 8},
+        frameworks=lambda: {"torch": (), "mlx": ("mlx",)},
+        probe=lambda name: probe(name, "cpu", "mps", torch="2.13.0"),
+        run=answering(dict(OUTPUTS)),
+        read_nvidia=lambda: None,
+        read_busy_cores=lambda: 0.5,
+        read_installed=lambda: {"packages": {"torch": "2.13.0"}, "requirements": {}, "openmp": ()},
+        read_disks=lambda: (),
+        identify=lambda: MACHINE,
+        quiet_limit_s=LONG_S,
+        limit_s=2 * LONG_S,
+    )
+    return replace(means, **changes)
+
+
+def test_a_mac_is_read_from_its_tools() -> None:
+    scene = collect(silent, mac())
+    assert scene.macos == "15.1"
+    assert scene.memory_bytes == 17179869184
+    assert scene.memory_free_percent == 71
+    assert scene.power is not None
+    assert scene.power.on_battery
+    assert scene.low_power is True
+    assert scene.busy_cores == 0.5
+    assert scene.present("torch", "mps")
+    assert scene.machine == MACHINE
+    assert scene.troubles == ()
+
+
+def test_progress_names_each_framework() -> None:
+    heard: dict[str, object] = {}
+    collect(lambda name, _, answer: heard.update({name: answer}), mac())
+    assert isinstance(heard["torch"], Probe)
+    assert "mlx" not in heard
+
+
+garbage = st.one_of(
+    st.just(""),
+    st.text(max_size=80),
+    st.binary(max_size=80).map(lambda data: data.decode("utf-8", "replace")),
+    st.sampled_from(
+        ["Befehl nicht gefunden\n", "vm.swapusage: total = 1e999M used = -5M", "free percentage: 99999999999999999%"]
+    ),
+    st.builds(Absent, st.just("it gave no answer within 5 s")),
+)
+tool_outputs = st.fixed_dictionaries(
+    {
+        name: st.one_of(garbage, st.integers(0, len(text)).map(lambda end, text=text: text[:end]))
+        for name, text in OUTPUTS.items()
+    }
+)
+answers = st.one_of(
+    st.builds(NoAnswer, reason=st.text(max_size=40), detail=st.text(max_size=40)),
+    st.builds(
+        Probe,
+        framework=st.just("torch"),
+        versions=st.dictionaries(st.text(), st.text(), max_size=2),
+        devices=st.just(()),
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    outputs=tool_outputs,
+    answer=answers,
+    packages=st.dictionaries(st.sampled_from(["torch", "tensorflow", "tensorflow-metal", "keras", "jax"]), st.text()),
+    variables=st.dictionaries(
+        st.sampled_from(["PYTORCH_MPS_HIGH_WATERMARK_RATIO", "OMP_NUM_THREADS", "TF_XLA_FLAGS"]), st.text(max_size=9)
+    ),
+    requirement=st.text(max_size=20),
+    driver=st.one_of(st.none(), st.builds(Absent, st.text()), st.builds(Nvidia, driver=st.text())),
+    python=st.sampled_from(["3.12.4", "", "three"]),
+)
+def test_garbage_from_every_tool(
+    outputs: dict[str, str | Absent],
+    answer: Probe | NoAnswer,
+    packages: dict[str, str],
+    variables: dict[str, str],
+    requirement: str,
+    driver: Nvidia | Absent | None,
+    python: str,
+) -> None:
+    """No check fails on it, every page can be written, and what could not be read is named."""
+    here = {"platform": "darwin", "architecture": "arm64", "python": python, "environment": variables}
+    found = {"packages": packages, "requirements": {"torch": (requirement,)}, "openmp": ()}
+    scene = collect(
+        silent,
+        mac(
+            run=answering(outputs),
+            read_here=lambda: dict(here),
+            probe=lambda _: answer,
+            read_installed=lambda: found,
+            read_nvidia=lambda: driver,
+        ),
+    )
+    findings = examine(scene)
+    assert not [finding for finding in findings if "doctor's own check" in finding.title]
+    assert page(scene, findings)
+    assert msgspec.json.encode(document(scene, findings))
+    blamed = {trouble.tool for trouble in scene.troubles}
+    silent_tools = {name for name, output in outputs.items() if isinstance(output, Absent) or not output.strip()}
+    assert silent_tools <= blamed
+    assert blamed <= {*names(), "NVML"}
+    assert {f"{tool} misbehaves" for tool in blamed} <= {finding.title for finding in findings}
+
+
+@pytest.mark.parametrize("text", ["", "\0\1\2\xff", "Systemweite freie Speicherprozente: 7", "total = "])
+def test_nonsense_is_blamed_on_its_tool(text: str) -> None:
+    scene = collect(silent, mac(run=answering(dict.fromkeys(OUTPUTS, text))))
+    assert {trouble.tool for trouble in scene.troubles} == set(OUTPUTS)
+
+
+def test_a_tool_that_hangs_for_ever_is_ended_and_named() -> None:
+    """A real process, ended by its own time limit."""
+    hanging = MacTool(name="pmset -g", argv=(sys.executable, "-c", "import time; time.sleep(600)"))
+    scene = collect(silent, mac(mac_tools=(hanging,), run=Means().run, tool_s=0.3))
+    (trouble,) = scene.troubles
+    assert trouble.tool == "pmset -g"
+    assert "gave no answer within 0.3 s" in trouble.reason
+    assert "pmset -g misbehaves" in [finding.title for finding in examine(scene)]
+
+
+def test_what_can_t_even_be_ended_is_left_behind() -> None:
+    """Everything hangs, in a way that no time limit of its own ends: the whole still has one."""
+    never = threading.Event()
+
+    def hang(*_: object, **__: object) -> Any:
+        never.wait(600)
+
+    means = mac(
+        run=hang,
+        probe=hang,
+        read_nvidia=hang,
+        read_busy_cores=hang,
+        read_installed=hang,
+        read_disks=hang,
+        identify=hang,
+        quiet_limit_s=0.2,
+        limit_s=0.5,
+    )
+    started_s = time.monotonic()
+    scene = collect(silent, means)
+    never.set()
+    assert time.monotonic() - started_s < 300
+    blamed = {trouble.tool for trouble in scene.troubles}
+    assert blamed == {*names(), "NVML", "processor load", "installed packages", "machine", "free disk space"}
+    assert isinstance(scene.probes["torch"], NoAnswer)
+    titles = [finding.title for finding in examine(scene)]
+    assert "PyTorch gave no answer" in titles
+    assert "sysctl misbehaves" in titles
+
+
+def test_a_process_that_can_t_look_about_itself_still_has_a_page() -> None:
+    def bad() -> dict[str, Any]:
+        raise PermissionError("no proc here")
+
+    scene = collect(silent, mac(read_here=bad, frameworks=bad))
+    assert scene.platform == sys.platform
+    assert [trouble.tool for trouble in scene.troubles[:2]] == ["this process", "search for frameworks"]
+    assert page(scene, examine(scene))
+
+
+def test_a_question_that_raises_costs_only_its_own_answer() -> None:
+    def bad() -> None:
+        raise OSError("no /home/someone/thing")
+
+    found = ask_together({"good": lambda: 1, "bad": bad}, limit_s=LONG_S, tell=silent)
+    assert found == {"good": 1, "bad": Absent("it raised OSError: no thing")}
+
+
+def test_frameworks_that_crash_and_hang_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Through the real probe: a package of that name that ends its process, and one that sleeps."""
+    for name, code in {"mlx": "import os; os.abort()", "jax": "import time; time.sleep(600)"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("metalmark.doctor.collect.PROBE_S", 3.0)
+    scene = collect(silent, mac(frameworks=lambda: {"mlx": (), "jax": ()}, probe=Means().probe))
+    found = {finding.title: finding for finding in examine(scene) if finding.check == "framework-import"}
+    assert "SIGABRT" in found["MLX is installed and can't be imported"].evidence
+    assert "3 s" in found["JAX (Keras 3, jit) gave no answer"].evidence
+
+
+class Package(Distribution):
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def read_text(self, filename: str) -> str | None:
+        return self._files.get(filename)
+
+    def locate_file(self, path: Any) -> Any:
+        return path
+
+
+def test_installed_packages_are_read_without_importing_them() -> None:
+    torch = Package(
+        {
+            "METADATA": "Metadata-Version: 2.1\nName: Torch\nVersion: 2.13.0\nRequires-Dist: numpy<3\n",
+            "RECORD": "torch/lib/libomp.dylib,sha256=1,2\ntorch/lib/libgomp-a34b3233.so.1,,\ntorch/a.py,,\n",
+        }
+    )
+    damaged = Package({"METADATA": "nothing"})
+    older = Package({"METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n"})
+    found = installed.read([damaged, torch, older])
+    assert found["packages"] == {"torch": "2.13.0"}
+    assert found["requirements"] == {"torch": ("numpy<3",)}
+    assert set(found["openmp"]) >= {
+        OpenMp(package="torch", library="libomp.dylib"),
+        OpenMp(package="torch", library="libgomp-a34b3233.so.1"),
+    }
+
+
+class Nvml:
+    """NVML of a machine whose GPU is in use, and whose second one has fallen off the bus."""
+
+    class NVMLError(Exception):
+        pass
+
+    nvmlMemory_v2 = 2  # noqa: N815
+
+    class Memory:
+        total, used = 80 * 2**30, 40 * 2**30
+
+    class Process:
+        pid = -1
+
+    class Rates:
+        gpu = 93
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "570.1"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
+        return 12080
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        if index:
+            raise self.NVMLError
+        return index
+
+    def nvmlDeviceGetName(self, _: int) -> str:  # noqa: N802
+        return "NVIDIA H100"
+
+    def nvmlDeviceGetMemoryInfo(self, _: int, version: int | None = None) -> Memory:  # noqa: N802
+        assert version == 2
+        return self.Memory()
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _: int) -> list[Process]:  # noqa: N802
+        return [self.Process()]
+
+    def nvmlDeviceGetUtilizationRates(self, _: int) -> Rates:  # noqa: N802
+        return self.Rates()
+
+
+def test_nvidia_s_driver_says_who_is_there() -> None:
+    busy = NvidiaGpu(name="NVIDIA H100", memory_bytes=80 * 2**30, used_bytes=40 * 2**30, processes=1, busy_percent=93)
+    assert nvidia.describe(Nvml()) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
+
+
+def test_this_machine_is_collected_without_a_fault_of_ours() -> None:
+    scene = collect(silent, replace(Means(), frameworks=dict))
+    assert scene.platform == sys.platform
+    assert scene.packages["msgspec"]
+    assert scene.disks
+    assert isinstance(scene, Scene)
+    assert not [finding for finding in examine(scene) if "doctor's own check" in finding.title]
