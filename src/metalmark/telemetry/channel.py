@@ -9,13 +9,9 @@ from array import array
 
 from metalmark.record import Absent, Series
 from metalmark.scrub import scrub
-from metalmark.telemetry.base import Reading, Sensor
+from metalmark.telemetry.base import Reading, Sensor, SensorLostError
 
 _REASON_CHARS = 300
-
-
-class _NonsenseError(Exception):
-    """The sensor's answer is not one."""
 
 
 class Channel:
@@ -28,6 +24,7 @@ class Channel:
         self._stopping = stopping
         self._lock = threading.Lock()  # never held while the sensor is asked
         self._units: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         self._at_s: dict[str, array[float]] = {}
         self._values: dict[str, array[float]] = {}
         self._absent: dict[str, str] = {}
@@ -59,7 +56,7 @@ class Channel:
                 Series(
                     name=name,
                     unit=unit,
-                    source=self._sensor.source,
+                    source=self._sources[name],
                     at_s=tuple(self._at_s[name]),
                     values=tuple(self._values[name]),
                 )
@@ -75,7 +72,7 @@ class Channel:
                 self._sample()
             else:
                 self._lose(self._sensor.name, reason)
-        except _NonsenseError as error:
+        except SensorLostError as error:
             self._lose(self._sensor.name, f"{self._moment()}{error}")
         except BaseException as error:  # noqa: BLE001  whatever a sensor throws costs only its own series
             self._lose(self._sensor.name, f"{self._moment()}{self._call}() raised {type(error).__name__}: {error}")
@@ -95,10 +92,10 @@ class Channel:
     def _take(self, readings: object) -> None:
         at_s = round(time.monotonic() - self._origin_s, 4)
         if not isinstance(readings, list):
-            raise _NonsenseError(f"read() gave {type(readings).__name__}, not a list of readings")
+            raise SensorLostError(f"read() gave {type(readings).__name__}, not a list of readings")
         for reading in readings:
             if not isinstance(reading, Reading) or not isinstance(reading.name, str):
-                raise _NonsenseError(f"read() gave a {type(reading).__name__} among its readings")
+                raise SensorLostError(f"read() gave a {type(reading).__name__} among its readings")
             if reading.name in self._absent:
                 continue
             value = _finite(reading.value)
@@ -108,6 +105,7 @@ class Channel:
             with self._lock:
                 if reading.name not in self._units:
                     self._units[reading.name] = str(reading.unit)
+                    self._sources[reading.name] = str(reading.source or self._sensor.source)
                     self._at_s[reading.name], self._values[reading.name] = array("d"), array("d")
                 self._at_s[reading.name].append(at_s)
                 self._values[reading.name].append(value)

@@ -1,0 +1,46 @@
+"""AppleSensor: an Apple chip through the first of its tools that answers, so that no watt is counted twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metalmark.telemetry.base import Reading, Sensor
+from metalmark.telemetry.macmon import MacmonSensor
+from metalmark.telemetry.powermetrics import PowermetricsSensor
+from metalmark.telemetry.zeus import ZeusSensor
+
+
+class AppleSensor:
+    """One that breaks in the middle is not replaced: a series has one source."""
+
+    name = "apple"
+
+    def __init__(self, tools: Sequence[Sensor] | None = None) -> None:
+        preferred: tuple[Sensor, ...] = (MacmonSensor(), ZeusSensor(), PowermetricsSensor())
+        self._tools = preferred if tools is None else tuple(tools)
+        self._chosen: Sensor | None = None
+
+    @property
+    def source(self) -> str:
+        return self._chosen.source if self._chosen else "macmon, zeus-apple-silicon or powermetrics"
+
+    def available(self) -> str | None:
+        reasons: list[str] = []
+        for tool in self._tools if self._chosen is None else ():
+            try:
+                reason = tool.available()
+            except Exception as error:  # noqa: BLE001  the next one may do
+                reason = f"{tool.name} raised {type(error).__name__}: {error}"
+            if reason is None:
+                self._chosen = tool
+                return None
+            tool.close()
+            reasons.append(reason)
+        return f"{'; '.join(reasons)} (try: brew install macmon)" if self._chosen is None else None
+
+    def read(self) -> list[Reading]:
+        return self._chosen.read() if self._chosen else []
+
+    def close(self) -> None:
+        for tool in self._tools:
+            tool.close()

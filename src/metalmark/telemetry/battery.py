@@ -1,0 +1,101 @@
+"""BatterySensor: whether the machine runs on its battery or saves power."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from metalmark.machine.tools import run_tool
+from metalmark.record import Absent
+from metalmark.telemetry.answers import ToolAnswers
+from metalmark.telemetry.base import Reading, Unit
+from metalmark.telemetry.pace import TOOL_EVERY_S, Pace
+
+_PROFILE = Path("/sys/firmware/acpi/platform_profile")
+_EVERY_S = 1.0
+_PMSET = "/usr/bin/pmset"
+_SOURCE = re.compile(r"drawing from '([^'\n]+)'")
+_CHARGE = re.compile(r"\b(\d{1,3})%")
+# Macs with a high power mode too have `powermode`: 0 automatic, 1 low, 2 high.
+_LOW = re.compile(r"^\s*(?:lowpowermode|powermode)\s+(\d)\b", re.MULTILINE)
+
+
+class BatterySensor:
+    name = "battery"
+    source = "psutil"
+
+    def __init__(self, battery: Callable[[], Any] | None = None, profile: Path = _PROFILE) -> None:
+        self._battery = battery or _psutil_battery
+        self._profile = profile
+        self._pace = Pace(_EVERY_S)
+
+    def available(self) -> str | None:
+        return None if self._ask() else "no battery is seen from here"
+
+    def read(self) -> list[Reading]:
+        return self._ask() if self._pace.due() else []
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _ask(self) -> list[Reading]:
+        readings: list[Reading] = []
+        battery = self._battery()
+        if battery is not None:
+            readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=battery.percent))
+            if battery.power_plugged is not None:
+                readings.append(_state("on_battery", not battery.power_plugged, None))
+        try:
+            profile = self._profile.read_text().strip()
+        except OSError:  # most machines have none
+            return readings
+        return [*readings, _state("low_power_mode", profile == "low-power", "acpi")]
+
+
+class MacBatterySensor:
+    """The same from `pmset`, which also knows about low-power mode."""
+
+    name = "battery"
+    source = "pmset"
+
+    def __init__(self, run: Callable[..., str | Absent] = run_tool) -> None:
+        self._tools = ToolAnswers(
+            {(_PMSET, "-g", "batt"): parse_batt, (_PMSET, "-g"): parse_settings}, every_s=TOOL_EVERY_S, run=run
+        )
+
+    def available(self) -> str | None:
+        return self._tools.available()
+
+    def read(self) -> list[Reading]:
+        return self._tools.read()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _psutil_battery() -> Any:
+    # psutil has it only for systems that it can ask.
+    return psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+
+
+def parse_batt(text: str) -> list[Reading]:
+    """`pmset -g batt`: where the power comes from; a Mac without a battery has no charge."""
+    source, charge = _SOURCE.search(text), _CHARGE.search(text)
+    readings = [_state("on_battery", source[1] == "Battery Power", None)] if source else []
+    if charge and int(charge[1]) <= 100:
+        readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=int(charge[1])))
+    return readings
+
+
+def parse_settings(text: str) -> list[Reading]:
+    """`pmset -g`: the settings in force."""
+    found = _LOW.findall(text)
+    return [_state("low_power_mode", "1" in found, None)] if found else []
+
+
+def _state(name: str, on: bool, source: str | None) -> Reading:
+    return Reading(name=name, unit=Unit.RATIO, value=float(on), source=source)

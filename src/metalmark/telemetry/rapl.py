@@ -1,0 +1,79 @@
+"""RaplSensor: the CPU packages' own energy counters, as Linux shows them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit
+
+_POWERCAP = Path("/sys/class/powercap")
+_CPUINFO = Path("/proc/cpuinfo")
+_PACKAGE = re.compile(r"package-\d+")
+
+
+class _Counter(Struct):
+    series: str
+    path: Path
+    range_uj: int
+    last_uj: int
+    used_uj: int = 0
+
+
+class RaplSensor:
+    """`cpu_energy` is the sum over all packages, `ram_energy` that of their memory where it is counted apart."""
+
+    name = "rapl"
+
+    def __init__(self, powercap: Path = _POWERCAP, cpuinfo: Path = _CPUINFO) -> None:
+        self._powercap = powercap
+        self._cpuinfo = cpuinfo
+        self._counters: list[_Counter] = []
+        self.source = "rapl" + MODELLED
+
+    def available(self) -> str | None:
+        self._counters = []
+        try:
+            # Intel has a meter; AMD computes.
+            if "GenuineIntel" in self._cpuinfo.read_text(errors="replace"):
+                self.source = "rapl" + MEASURED
+            # The same packages may be there a second time, as intel-rapl-mmio.
+            for folder in sorted(self._powercap.glob("intel-rapl:*")):
+                series = _series((folder / "name").read_text().strip())
+                if series:
+                    path = folder / "energy_uj"
+                    range_uj = int((folder / "max_energy_range_uj").read_text())
+                    counter = _Counter(series=series, path=path, range_uj=range_uj, last_uj=int(path.read_text()))
+                    self._counters.append(counter)
+        except PermissionError:
+            self._counters = []
+            return "the system lets only root read the CPU's energy counters"
+        except (OSError, ValueError) as error:
+            self._counters = []
+            return f"the CPU's energy counters can't be read: {getattr(error, 'strerror', None) or error}"
+        if not self._counters:
+            return "the system shows no energy counters of its CPU (a virtual machine has none)"
+        return None
+
+    def read(self) -> list[Reading]:
+        joules: dict[str, float] = {}
+        for counter in self._counters:
+            now_uj = int(counter.path.read_text())
+            step_uj = now_uj - counter.last_uj
+            # It starts again from nothing once it has reached its range, within a minute at full load on some.
+            counter.used_uj += step_uj if step_uj >= 0 else step_uj + counter.range_uj
+            counter.last_uj = now_uj
+            joules[counter.series] = joules.get(counter.series, 0.0) + counter.used_uj / 1e6
+        return [Reading(name=series, unit=Unit.JOULES, value=value) for series, value in joules.items()]
+
+    def close(self) -> None:
+        self._counters = []
+
+
+def _series(domain: str) -> str | None:
+    """`core` and `uncore` are parts of a package, and `psys` holds it all: counting those would count twice."""
+    if _PACKAGE.match(domain):
+        return "cpu_energy"
+    return "ram_energy" if domain == "dram" else None

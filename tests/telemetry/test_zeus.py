@@ -1,0 +1,73 @@
+"""ZeusSensor on stand-ins for its monitor; AppleSensor's choice of tool."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from metalmark.record import Absent
+from metalmark.telemetry.apple import AppleSensor
+from metalmark.telemetry.base import Reading, Unit
+from metalmark.telemetry.fake import FakeSensor
+from metalmark.telemetry.zeus import ZeusSensor
+from tests.telemetry.fakes import ZeusMonitor, ZeusWindows
+
+
+def read(sensor: ZeusSensor) -> dict[str, float | Absent]:
+    return {reading.name: reading.value for reading in sensor.read()}
+
+
+def test_counters_count_from_the_first_reading() -> None:
+    sensor = ZeusSensor(ZeusMonitor())
+    assert sensor.available() is None
+    missing = Absent("this chip does not report it")
+    assert read(sensor) == {"cpu_energy": 0, "gpu0_energy": 0, "ane_energy": 0, "ram_energy": missing}
+    assert read(sensor) == {"cpu_energy": 1.5, "gpu0_energy": 0.5, "ane_energy": 0, "ram_energy": missing}
+
+
+def test_windows_are_added_up() -> None:
+    monitor = ZeusWindows()
+    sensor = ZeusSensor(monitor)
+    assert sensor.available() is None
+    assert sensor.available() is None
+    assert read(sensor)["cpu_energy"] == 1.5
+    assert read(sensor)["cpu_energy"] == 3.0
+    assert isinstance(read(sensor)["ram_energy"], Absent)
+    sensor.close()
+    assert monitor.open == set()
+    assert sensor.read() == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("zeus_apple_silicon") is not None, reason="it is installed")
+def test_it_is_not_installed() -> None:
+    assert ZeusSensor().available() == "zeus-apple-silicon is not installed"
+
+
+class Broken(FakeSensor):
+    def available(self) -> str | None:
+        raise RuntimeError("no such chip")
+
+
+def fake(name: str, unavailable: str | None = None) -> FakeSensor:
+    return FakeSensor([[Reading(name=name, unit=Unit.WATTS, value=1.0)]] * 3, name=name, unavailable=unavailable)
+
+
+def test_the_first_that_answers_is_used_alone() -> None:
+    tools = [Broken([], name="a"), fake("b", "b needs root"), fake("c"), fake("d")]
+    sensor = AppleSensor(tools)
+    assert sensor.available() is None
+    assert sensor.available() is None
+    assert [reading.name for reading in sensor.read()] == ["c"]
+    assert tools[0].closed.is_set()
+    assert tools[1].closed.is_set()
+    assert not tools[2].closed.is_set()
+    sensor.close()
+    assert tools[2].closed.is_set()
+
+
+def test_without_any_it_gives_each_reason() -> None:
+    sensor = AppleSensor([Broken([], name="a"), fake("b", "b needs root")])
+    assert sensor.available() == "a raised RuntimeError: no such chip; b needs root (try: brew install macmon)"
+    assert sensor.read() == []
+    assert sensor.source
