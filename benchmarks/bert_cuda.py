@@ -26,8 +26,8 @@ BY_HAND = {
     ("inference", 16, 128): (9.2, 1.087),
     ("inference", 256, 512): (9.3, 59.7),
 }
-"""Gain over float32 eager, and milliseconds a step, from a loop written by hand on an H200 with the same settings. Small
-eager steps are as fast as the host is, so a faster host makes the same fast step a smaller gain: either figure will do."""
+"""Gain over float32 eager, and milliseconds a step, from a loop written by hand on an H200 with the same settings.
+Small eager steps are as fast as the host is, so a faster host makes the same step a smaller gain: either will do."""
 Cell = tuple[str, int, int]
 
 

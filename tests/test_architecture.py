@@ -96,6 +96,7 @@ print(sorted(set(sys.modules) & {forbidden!r}), file=sys.stderr)
         ["runs", "list"],
         ["list", "workloads"],
         ["list", "frameworks"],
+        ["doctor"],
         ["bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "-q"],
     ],
     ids=" ".join,

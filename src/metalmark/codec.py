@@ -30,6 +30,12 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     records: list[msgspec.Raw]
 
 
+class Shown(Export, frozen=True, kw_only=True):
+    """... with what a program would else derive itself, by record; a reader of records passes over it."""
+
+    derived: dict[str, Any]
+
+
 def encode(record: Record) -> bytes:
     return _encoder.encode(record)
 
@@ -52,8 +58,11 @@ def decode(data: bytes | msgspec.Raw, *, source: str = "record") -> Record:
         ) from error
 
 
-def encode_export(records: list[Record]) -> bytes:
-    export = Export(format=FORMAT, schema=SCHEMA, records=[msgspec.Raw(encode(record)) for record in records])
+def encode_export(records: list[Record], derived: dict[str, Any] | None = None) -> bytes:
+    raw = [msgspec.Raw(encode(record)) for record in records]
+    export = Export(format=FORMAT, schema=SCHEMA, records=raw)
+    if derived is not None:
+        export = Shown(format=FORMAT, schema=SCHEMA, records=raw, derived=derived)
     return msgspec.json.format(_encoder.encode(export), indent=1) + b"\n"
 
 

@@ -13,12 +13,20 @@ from metalmark.plan import Plan
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
+class Cooldown(Struct, frozen=True, kw_only=True):
+    """A pause between cells: at most `limit_s`, less where sensors say that the machine is cool again."""
+
+    limit_s: float
+    auto: bool = False
+
+
 class Sweep(Struct, frozen=True, kw_only=True):
     id: str
     created_at: str
     plans: tuple[Plan, ...]
     repeats: int = 1
     hz: float | None = 5.0
+    cooldown: Cooldown | None = None
     paths: dict[str, str] = {}
     """Where the user's own files lie, by the words the plans have for them: never exported with a record."""
 

@@ -97,3 +97,16 @@ def test_a_loss_that_falls_late_gets_extra_steps(fake_plan: Plans, monkeypatch: 
     _, _, proof, _ = measure(fake_plan(budget=Budget(steps=1), step_ms=120.0))
     assert proof.extra_steps > 10
     assert proof.last < proof.first
+
+
+def test_a_slow_reading_is_not_pending_work(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine threads wait for each other, and reading an idle device takes as long as the block."""
+    read = FakeSession.proof
+
+    def slowly(session: FakeSession) -> float:
+        time.sleep(0.3)
+        return read(session)
+
+    monkeypatch.setattr(FakeSession, "proof", slowly)
+    _, measured, _, _ = measure(fake_plan(step_ms=100.0, budget=Budget(steps=4)))
+    assert sum(block.steps for block in measured.blocks) == 4

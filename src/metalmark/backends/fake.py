@@ -26,6 +26,12 @@ from metalmark.workload import Params, Workload
 SPIN_S = 0.002
 """The end of a wait is spun through: sleep alone comes back up to a tenth of a millisecond late."""
 
+FALLBACK = (
+    b"some_file.py:103: UserWarning: The operator 'aten::fake_op.out' is not currently supported on the MPS backend "
+    b"and will fall back to run on the CPU. This may have performance implications.\n"
+)
+"""What PyTorch prints for an operation that Metal lacks."""
+
 
 class FakeMemoryError(Exception):
     """What this device raises when it is full."""
@@ -93,8 +99,8 @@ class FakeSession:
 
     def _duration_s(self) -> float:
         params = self._params
-        progress = self._steps * float(params["step_ms"]) / 1e3 / max(float(params["drift_s"]), 1e-9)
-        factor = 1 + float(params["drift"]) * min(progress, 1.0)
+        since_s = self._steps * float(params["step_ms"]) / 1e3 - float(params["drift_after_s"])
+        factor = 1 + float(params["drift"]) * min(max(since_s / float(params["drift_s"]), 0.0), 1.0)
         factor *= self._pace * max(0.05, self._random.gauss(1, float(params["noise"])))
         if self._random.random() < float(params["outliers"]):
             factor *= 3
@@ -157,6 +163,8 @@ class FakeBackend:
         if "rubbish" in str(params["fault"]):
             os.write(1, b"\xff\xfe rubbish {]\n" * 1000)
             os.write(2, b"\x00\x1b[31m rubbish\n" * 1000)
+        if "fallback" in str(params["fault"]):
+            os.write(2, FALLBACK)
         yield FakeSession(plan, params)
 
     def is_out_of_memory(self, error: BaseException) -> bool:

@@ -27,8 +27,8 @@ Examples:
   metalmark bench --resume
 
 \b
-Exit code: 0 measured; 1 a cell crashed, timed out or computed wrongly, or none completed;
-2 bad input; 130 stopped by Ctrl-C.
+Exit code: 0 measured; 1 a cell crashed, timed out or computed wrongly, none completed, or,
+with --strict, one is flagged; 2 bad input; 130 stopped by Ctrl-C.
 """
 
 
@@ -90,6 +90,9 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), default=300.0, show_default=True,
               help="Seconds a cell may stay silent before it counts as hung.")  # fmt: skip
 @click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Samples a second.")
+@click.option("--cooldown", default=None, metavar="SECONDS|auto",
+              help="Between cells, wait until it is as cool as at first, so long at most.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit code 1 when a measured cell is flagged.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", help="Go on with an interrupted sweep (the last one).")
 @click.option("--json", "form", flag_value="json", help="Records with every block, on stdout.")
 @click.option("--csv", "form", flag_value="csv", help="A line a cell, on stdout.")
@@ -111,10 +114,12 @@ def command(words: tuple[str, ...], store: str | None, resume: str | None, form:
         if words:
             raise UsageError("--resume goes on with a stored sweep and takes no workloads.",
                              hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
-        return bench.run(bench.stored(resume), notes=[], form=form, against=options["against"])
+        return bench.run(
+            bench.stored(resume), notes=[], form=form, against=options["against"], strict=options["strict"]
+        )
     names, params = split_words(words, options["given"])
     sweep, notes = bench.new(names, params, options)
-    return bench.run(sweep, notes=notes, form=form, against=options["against"])
+    return bench.run(sweep, notes=notes, form=form, against=options["against"], strict=options["strict"])
 
 
 def split_words(words: Sequence[str], given: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -9,7 +9,7 @@ import click
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags
-from metalmark.cli.lists import feeds, loaders, parse_telemetry, settings_product
+from metalmark.cli.lists import feeds, loaders, parse_cooldown, parse_telemetry, settings_product
 from metalmark.cli.progress import make_display
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError
@@ -42,7 +42,7 @@ class Bench:
         """The sweep these words ask for, and what was left out of it."""
         modes = [Mode(m) for m in choose(options["mode"], [m.value for m in Mode], what="--mode", plural="Modes")]
         settings = settings_product(options)
-        hz = parse_telemetry(options["telemetry"])
+        hz, cooldown = parse_telemetry(options["telemetry"]), parse_cooldown(options["cooldown"])
         described = [describe(name) for name in dict.fromkeys(names)]
         infos = [info for info, _ in described]
         params, paths = localise_params(infos, params)
@@ -81,6 +81,7 @@ class Bench:
             plans=plans,
             repeats=options["repeat"],
             hz=hz,
+            cooldown=cooldown,
             paths={**paths, **data_paths, **{info.name: source for info, source in described if source}},
         )
         with Store(self._path) as store:
@@ -91,7 +92,9 @@ class Bench:
         with Store(self._path, readonly=True) as store:
             return store.sweep(word)
 
-    def run(self, sweep: Sweep, *, notes: list[str], form: str | None, against: str | None) -> int:
+    def run(
+        self, sweep: Sweep, *, notes: list[str], form: str | None, against: str | None, strict: bool = False
+    ) -> int:
         with Store(self._path) as store:
             records = store.of_sweep(sweep.id)
             if records:
@@ -115,7 +118,10 @@ class Bench:
         if not whole:
             self._say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={sweep.id}")
             return 130
-        return exit_code(cells)
+        flagged = flagged_cells(cells) if strict else []
+        for line in flagged:
+            click.echo(f"--strict: {line}", err=True)
+        return 1 if flagged else exit_code(cells)
 
     def _frameworks(self, text: str) -> tuple[list[str], bool, list[str]]:
         words = split_list(text, what="--framework")
@@ -151,6 +157,15 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self._quiet:
             click.echo(text, err=True)
+
+
+def flagged_cells(cells: list[Cell]) -> list[str]:
+    """A line for each cell that completed and whose number something could have spoiled."""
+    flagged = [cell for cell in cells if not cell.failure and cell.flags]
+    return [
+        f"{plan.workload} {plan.mode.value} on {plan.framework} {plan.device}: {', '.join(cell.flags)}"
+        for cell, plan in ((cell, cell.plan) for cell in flagged)
+    ]
 
 
 def exit_code(cells: list[Cell]) -> int:

@@ -9,8 +9,11 @@ from metalmark.cli.bench import SWITCHES
 from metalmark.errors import UsageError
 from metalmark.plan import Dtype, Feed, Loader, Settings
 from metalmark.runner.values import choose, parse_numbers, parse_switch
+from metalmark.sweep import Cooldown
 
 START_METHODS = ("fork", "spawn", "forkserver")
+AUTO_COOLDOWN_S = 300.0
+MOST_COOLDOWN_S = 86_400.0
 
 
 def settings_product(options: dict[str, Any]) -> list[Settings]:
@@ -55,6 +58,23 @@ def loaders(options: dict[str, Any]) -> list[Loader]:
         Loader(workers=int(count), prefetch=int(ahead), pin=pin, start_method=method)
         for count, ahead, pin, method in product(workers, prefetch, pins, methods)
     ]
+
+
+def parse_cooldown(text: str | None) -> Cooldown | None:
+    if text is None:
+        return None
+    if text == "auto":
+        return Cooldown(limit_s=AUTO_COOLDOWN_S, auto=True)
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = 0.0
+    if not 0 < limit_s <= MOST_COOLDOWN_S:
+        raise UsageError(
+            f"--cooldown is auto or seconds up to {MOST_COOLDOWN_S:g}, not {text!r}.",
+            hint="Write --cooldown 60: at most a minute between cells.",
+        )
+    return Cooldown(limit_s=limit_s)
 
 
 def parse_telemetry(text: str) -> float | None:

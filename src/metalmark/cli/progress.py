@@ -32,6 +32,7 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def cooling(self, text: str) -> None: ...
     def started(self, cell: int, repeat: int) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
@@ -49,6 +50,7 @@ class Silent:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+    def cooling(self, text: str) -> None: ...
     def started(self, cell: int, repeat: int) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
@@ -88,8 +90,15 @@ class Lines(Silent):
     def __init__(self, sweep: Sweep, records: Sequence[Record]) -> None:
         self._sweep = sweep
         self._pace = Pace(sweep, len(records))
+        self._cooling = False
+
+    def cooling(self, text: str) -> None:
+        if not self._cooling:
+            print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+        self._cooling = True
 
     def started(self, cell: int, repeat: int) -> None:  # noqa: ARG002
+        self._cooling = False
         self._pace.start()
 
     def ended(self, record: Record) -> None:
@@ -118,6 +127,10 @@ class LiveTable(Silent):
 
     def __exit__(self, *_: object) -> None:
         self._live.__exit__(None, None, None)
+
+    def cooling(self, text: str) -> None:
+        self._now = text
+        self._draw()
 
     def started(self, cell: int, repeat: int) -> None:
         self._plan = self._sweep.plans[cell]

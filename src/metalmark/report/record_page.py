@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metalmark.record import Absent, Completed, Failed, Record
+from metalmark.report.derived_lines import derived_lines
 from metalmark.report.units import figures, seconds, share, size
 from metalmark.scrub import printable
 from metalmark.stats import median, spread
@@ -43,7 +44,7 @@ def _record(record: Record) -> list[str]:
     ]
     if isinstance(record.outcome, Failed):
         return lines + _failed(record.outcome)
-    return lines + _completed(record.outcome) + _telemetry(record)
+    return lines + _completed(record.outcome) + derived_lines(record) + _telemetry(record)
 
 
 def _completed(run: Completed) -> list[str]:
@@ -58,9 +59,6 @@ def _completed(run: Completed) -> list[str]:
         f"warm-up {len(measured.warmup)} blocks, {warm}",
         f"  proof: {run.proof.statement}; {run.proof.moved} arrays changed",
     ]
-    if run.flops_per_sample:
-        rate = run.flops_per_sample * run.samples_per_step / median(steps)
-        lines.append(f"  about {figures(rate / 1e9)} GFLOP/s, by an analytic count of the model's work")
     counters = {"live": run.memory.live_bytes, "driver": run.memory.driver_bytes, "peak": run.memory.peak_bytes}
     known = [f"{name} {size(value)}" for name, value in counters.items() if isinstance(value, int)]
     absent = dict.fromkeys(value.reason for value in counters.values() if isinstance(value, Absent))

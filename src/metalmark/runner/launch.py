@@ -19,6 +19,7 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.plan import Plan
 from metalmark.record import Completed, Failed, FailureKind, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
+from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
@@ -156,6 +157,8 @@ def run_cell(
             outcome, versions = report.outcome, report.versions
         else:
             outcome, versions = report or _died(code, worker.output_path, killed), {}
+        if isinstance(outcome, Completed):
+            outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
         return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=telemetry)
 
 

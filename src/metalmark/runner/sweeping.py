@@ -7,9 +7,12 @@ import platform
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+import msgspec
+
 import metalmark
 from metalmark.machine.identity import identify
-from metalmark.record import Failed, FailureKind, Record, Software
+from metalmark.record import Failed, FailureKind, Outcome, Record, Software
+from metalmark.runner.cooling import Cooler
 from metalmark.runner.flags import flags_of
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell
@@ -29,6 +32,7 @@ OTHERS = ("TF_CLI", "TF_VAR")
 class Listener(Protocol):
     """What a display hears. Nothing of it runs while the worker's clock does, except between its blocks."""
 
+    def cooling(self, text: str) -> None: ...
     def started(self, cell: int, repeat: int) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
@@ -42,10 +46,19 @@ def run_sweep(
     settled = [record for record in previous if not was_interrupted(record)]
     done = {(record.cell, record.repeat) for record in settled}
     failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
+    cooler: Cooler | None = None
     for cell, repeat in sweep.order():
         if (cell, repeat) in done or cell in failed:
             continue
         plan = sweep.plans[cell]
+        note = ""
+        try:
+            if cooler is not None:
+                note = cooler.wait(listener.cooling)
+            elif sweep.cooldown is not None:
+                cooler = Cooler(sweep.cooldown)
+        except KeyboardInterrupt:
+            return False
         started_at = now_utc()
         listener.started(cell, repeat)
         ended = run_cell(
@@ -56,6 +69,7 @@ def run_sweep(
             on_progress=listener.progress,
             on_sampler=listener.sampling,
         )
+        environment = steering(ended.environment)
         record = Record(
             id=new_id(),
             sweep=sweep.id,
@@ -68,11 +82,11 @@ def run_sweep(
                 metalmark=metalmark.__version__,
                 python=platform.python_version(),
                 versions=ended.versions,
-                environment=steering(ended.environment),
+                environment=environment,
             ),
-            outcome=ended.outcome,
+            outcome=_noted(ended.outcome, note),
             telemetry=ended.telemetry,
-            flags=flags_of(ended.outcome, ended.telemetry, identify()),
+            flags=flags_of(ended.outcome, ended.telemetry, identify(), environment),
         )
         keep(record)
         listener.ended(record)
@@ -81,6 +95,12 @@ def run_sweep(
         if was_interrupted(record):
             return False
     return True
+
+
+def _noted(outcome: Outcome, note: str) -> Outcome:
+    if not note or isinstance(outcome, Failed):
+        return outcome
+    return msgspec.structs.replace(outcome, notes=(*outcome.notes, note))
 
 
 def was_interrupted(record: Record) -> bool:

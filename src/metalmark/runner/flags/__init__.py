@@ -1,0 +1,30 @@
+"""What could spoil a number, looked for in what was recorded: each flag with its evidence, of the measured window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from metalmark.record import Completed, Failed, Flag, Machine, Telemetry
+from metalmark.runner.flags.fallback import cpu_fallback
+from metalmark.runner.flags.growing import leaking
+from metalmark.runner.flags.heat import throttled
+from metalmark.runner.flags.load import busy_machine, swapping
+from metalmark.runner.flags.power import low_power_mode, on_battery
+from metalmark.runner.flags.steps import drifting, first_step_dominates, unsteady
+from metalmark.window import Window
+
+Look = Callable[[Completed, Window, Machine], Flag | None]
+LOOKS: tuple[Look, ...] = (
+    throttled, on_battery, low_power_mode, swapping, busy_machine,
+    unsteady, drifting, leaking, cpu_fallback, first_step_dominates,
+)  # fmt: skip
+
+
+def flags_of(
+    outcome: Completed | Failed, telemetry: Telemetry, machine: Machine, environment: Mapping[str, str] | None = None
+) -> tuple[Flag, ...]:
+    if isinstance(outcome, Failed):
+        return ()
+    window = Window(outcome, telemetry, environment)
+    found = (look(outcome, window, machine) for look in LOOKS)
+    return tuple(flag for flag in found if flag is not None)

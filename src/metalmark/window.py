@@ -1,0 +1,67 @@
+"""The measured window of a run: what telemetry says of it alone, and of the device it ran on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from metalmark.record import Completed, Series, Telemetry
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Window:
+    """From the first measured block to the end of the last; warm-up and proof are outside."""
+
+    def __init__(self, run: Completed, telemetry: Telemetry, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: the worker's, which may number its GPUs otherwise than the driver does."""
+        self.begin_s, self.end_s = run.phases.measure_s, run.phases.end_s
+        self._series = {series.name: series for series in telemetry.series}
+        self.absent = telemetry.absent
+        self.off = telemetry.hz is None
+        self.gpu = _gpu(run.placed_on, (environment or {}).get(VISIBLE, ""))
+        """What the run's GPU is called in telemetry ("gpu0"); None on a CPU, or where that can't be known."""
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._series)
+
+    def series(self, name: str) -> Series | None:
+        return self._series.get(name)
+
+    def inside(self, name: str) -> list[tuple[float, float]]:
+        """(seconds from the worker's start, value), of readings taken inside the window."""
+        series = self._series.get(name)
+        if series is None:
+            return []
+        pairs = zip(series.at_s, series.values, strict=True)
+        return [(at_s, value) for at_s, value in pairs if self.begin_s <= at_s <= self.end_s]
+
+    def values(self, name: str) -> list[float]:
+        return [value for _, value in self.inside(name)]
+
+    def held(self, name: str) -> list[float]:
+        """`values`, and before them the last reading before the window: a slow series holds until its next one."""
+        series = self._series.get(name)
+        if series is None:
+            return []
+        before = [value for at_s, value in zip(series.at_s, series.values, strict=True) if at_s < self.begin_s]
+        return before[-1:] + self.values(name)
+
+    def counted(self, name: str) -> float | None:
+        """By how much a counter went up; None where fewer than two readings tell."""
+        held = self.held(name)
+        return max(held[-1] - held[0], 0.0) if len(held) >= 2 else None
+
+
+def _gpu(placed_on: str, visible: str) -> str | None:
+    """`cuda:1` is the second of the GPUs that the worker may see."""
+    if placed_on.lower().startswith("cpu"):
+        return None
+    number = re.search(r":(\d+)$", placed_on)
+    index = int(number[1]) if number else 0
+    if not visible.strip():
+        return f"gpu{index}"
+    words = [word.strip() for word in visible.split(",")]
+    # A GPU may be named by its serial instead: which number the driver gives that one is not recorded.
+    return f"gpu{words[index]}" if index < len(words) and words[index].isdigit() else None

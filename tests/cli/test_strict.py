@@ -1,0 +1,60 @@
+"""--strict and --cooldown as a user types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metalmark.record import Flag
+from metalmark.store.sqlite import Store
+from metalmark.sweep import Sweep
+from tests.conftest import Cli
+from tests.samples import completed, plan, record
+
+QUICK = ("--framework", "fake", "--device", "gpu", "--seconds", "0.2")
+
+
+def stored(store_file: Path, *flags: Flag) -> None:
+    """A sweep that has ended: --resume has nothing left to run and only judges it."""
+    sweep = Sweep(id="sweep00001", created_at="2026-11-15T08:00:00.000000Z", plans=(plan(),))
+    with Store(store_file) as store:
+        store.add_sweep(sweep)
+        store.add(record(completed(), flags=flags))
+
+
+def test_a_clean_cell_passes(cli: Cli, store_file: Path) -> None:
+    stored(store_file)
+    run = cli("bench", "--resume", "--strict")
+    assert run.returncode == 0, run.stderr
+    assert "--strict" not in run.stderr
+
+
+def test_a_flagged_cell_fails_and_is_named(cli: Cli, store_file: Path) -> None:
+    stored(store_file, Flag(name="swapping", evidence="x"), Flag(name="on_battery", evidence="y"))
+    assert cli("bench", "--resume").returncode == 0
+    run = cli("bench", "--resume", "--strict", "-q")
+    assert run.returncode == 1
+    assert "--strict: mnist-mlp training on torch cpu: swapping, on_battery" in run.stderr
+    assert "swapping" in run.stdout, "the number is shown all the same"
+
+
+def test_a_measured_leak_fails(cli: Cli) -> None:
+    run = cli("bench", "fake", *QUICK, "--leak-mb", "1", "--telemetry", "off", "--strict")
+    assert run.returncode == 1
+    assert "--strict: fake training on fake gpu: " in run.stderr
+    assert "leaking" in run.stderr
+
+
+def test_a_pause_between_cells_is_shown_and_noted(cli: Cli) -> None:
+    run = cli("bench", "fake", *QUICK, "--batch-size", "1,2", "--cooldown", "0.5")
+    assert run.returncode == 0, run.stderr
+    assert "pause" in run.stdout, "what it waited for stands in the notes"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-3", "nan", "inf", "1e9"])
+def test_a_pause_that_is_none(cli: Cli, text: str) -> None:
+    run = cli("bench", "fake", *QUICK, "--cooldown", text)
+    assert run.returncode == 2
+    assert "--cooldown is auto or seconds" in run.stderr
+    assert "Traceback" not in run.stderr
