@@ -50,7 +50,9 @@ def test_every_metalmark_command_of_the_readme(checkout: Path) -> None:
         if command.startswith("make "):
             continue
         done = run(shlex.split(command), checkout / "store.sqlite3", checkout)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        # The doctor's exit code is its finding: a busy machine is a warning, 1.
+        fine = {0, 1} if command == "metalmark doctor" else {0}
+        assert done.returncode in fine, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout or done.stderr, command
 
 

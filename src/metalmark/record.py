@@ -202,6 +202,8 @@ class Telemetry(Struct, frozen=True, kw_only=True):
     series: tuple[Series, ...] = ()
     absent: dict[str, str] = {}
     """Sensor → why it gave nothing, or when it stopped."""
+    idle_w: dict[str, float] = {}
+    """What each part drew before the sweep began."""
 
 
 class Flag(Struct, frozen=True, kw_only=True):

@@ -247,3 +247,9 @@ def test_a_store_that_fails_in_the_middle_loses_no_cell(cli: Cli, store_file: Pa
     resumed = cli("bench", "--resume")
     assert resumed.returncode == 0
     assert f"{before + 1} of 6" in resumed.stderr
+
+
+def test_watch_tells_how_a_long_run_goes(cli: Cli) -> None:
+    run = cli("bench", "fake", "--framework", "fake", "--device", "gpu", "--seconds", "3", "--watch")
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"^\d+ s: throughput [\d,.]+ samples/s, process_memory [\d.]+ MiB", run.stderr, re.MULTILINE)

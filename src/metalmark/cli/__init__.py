@@ -13,6 +13,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
     "runs": ("runs", "List, show, export, import and delete what was measured."),
+    "ceiling": ("ceiling", "Measure the most that each framework and device can do."),
     "list": ("listing", "List workloads, frameworks or devices."),
     "env": ("env", "Print the shell lines that suit this machine."),
     "schema": ("schema", "Print the JSON schema of a record."),

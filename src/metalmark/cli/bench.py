@@ -40,9 +40,9 @@ class BenchCommand(click.Command):
 
 
 def complete_workloads(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from metalmark.workloads.catalog import names
+    from metalmark.workloads.catalog import shown_names
 
-    return [name for name in names() if name.startswith(incomplete) and name != "fake"]
+    return [name for name in shown_names() if name.startswith(incomplete)]
 
 
 def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -93,6 +93,7 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--cooldown", default=None, metavar="SECONDS|auto",
               help="Between cells, wait until it is as cool as at first, so long at most.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit code 1 when a measured cell is flagged.")
+@click.option("--watch", is_flag=True, help="Throughput, clocks, watts, heat and memory as they go, on stderr.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", help="Go on with an interrupted sweep (the last one).")
 @click.option("--json", "form", flag_value="json", help="Records with every block, on stdout.")
 @click.option("--csv", "form", flag_value="csv", help="A line a cell, on stdout.")
@@ -109,7 +110,7 @@ def command(words: tuple[str, ...], store: str | None, resume: str | None, form:
     """
     from metalmark.cli.benching import Bench
 
-    bench = Bench(store=store, quiet=quiet)
+    bench = Bench(store=store, quiet=quiet, watch=options["watch"])
     if resume is not None:
         if words:
             raise UsageError("--resume goes on with a stored sweep and takes no workloads.",
@@ -122,7 +123,7 @@ def command(words: tuple[str, ...], store: str | None, resume: str | None, form:
     return bench.run(sweep, notes=notes, form=form, against=options["against"], strict=options["strict"])
 
 
-def split_words(words: Sequence[str], given: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_words(words: Sequence[str], given: Sequence[str], *, verb: str = "bench") -> tuple[list[str], dict[str, str]]:
     """What click did not know: workloads, and `--name value` or `--name=value` of theirs."""
     names: list[str] = []
     params: dict[str, str] = {}
@@ -133,7 +134,7 @@ def split_words(words: Sequence[str], given: Sequence[str]) -> tuple[list[str], 
             continue
         flag, sign, value = text.partition("=")
         if not flag.startswith("--"):
-            raise UsageError(f"There is no option {flag}.", hint="See metalmark bench --help.")
+            raise UsageError(f"There is no option {flag}.", hint=f"See metalmark {verb} --help.")
         if not sign:
             value = next(rest, "")
         _take(params, flag[2:], value, shown=flag)
@@ -144,7 +145,7 @@ def split_words(words: Sequence[str], given: Sequence[str]) -> tuple[list[str], 
         _take(params, name, value, shown=f"-p {name}")
     if not names:
         raise UsageError(
-            "Which workload?", hint="For example: metalmark bench mnist-mlp. See metalmark list workloads."
+            "Which workload?", hint=f"For example: metalmark {verb} mnist-mlp. See metalmark list workloads."
         )
     return names, params
 

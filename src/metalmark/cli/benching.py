@@ -11,6 +11,7 @@ from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags
 from metalmark.cli.lists import feeds, loaders, parse_cooldown, parse_telemetry, settings_product
 from metalmark.cli.progress import make_display
+from metalmark.cli.watching import make_watch
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError
 from metalmark.plan import Budget, Mode
@@ -34,9 +35,9 @@ BROKEN = {FailureKind.CRASHED, FailureKind.TIMED_OUT, FailureKind.WRONG_RESULT}
 
 
 class Bench:
-    def __init__(self, *, store: str | None, quiet: bool) -> None:
+    def __init__(self, *, store: str | None, quiet: bool, watch: bool = False) -> None:
         self._path = store_path(store)
-        self._quiet = quiet
+        self._quiet, self._watch = quiet, watch
 
     def new(self, names: list[str], params: dict[str, str], options: dict[str, Any]) -> tuple[Sweep, list[str]]:
         """The sweep these words ask for, and what was left out of it."""
@@ -48,7 +49,7 @@ class Bench:
         params, paths = localise_params(infos, params)
         combinations = combine(infos, params, option_flags())
         data, data_paths = localise(options["data"], fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
-        frameworks, every, notes = self._frameworks(options["framework"])
+        frameworks, every, notes = choose_frameworks(options["framework"])
         if every:
             frameworks = [name for name in frameworks if any(name in info.frameworks for info in infos)]
         else:
@@ -108,7 +109,11 @@ class Bench:
                 except StoreError as error:
                     raise StoreError(error.message, hint=f"{rescue(record, self._path)} {error.hint}") from error
 
-            with make_display(sweep, list(records), quiet=self._quiet) as display:
+            watches = self._watch and not self._quiet
+            shown = (
+                make_watch(sweep, list(records)) if watches else make_display(sweep, list(records), quiet=self._quiet)
+            )
+            with shown as display:
                 whole = run_sweep(sweep, previous=list(records), keep=keep, listener=display)
         cells = cells_of(records)
         self._print(sweep, records, cells, notes, form)
@@ -122,20 +127,6 @@ class Bench:
         for line in flagged:
             click.echo(f"--strict: {line}", err=True)
         return 1 if flagged else exit_code(cells)
-
-    def _frameworks(self, text: str) -> tuple[list[str], bool, list[str]]:
-        words = split_list(text, what="--framework")
-        if "all" not in words:
-            return [find(name).name for name in words], False, []
-        present = [framework.name for framework in installed()]
-        if not present:
-            raise NotInstalledError(
-                "No framework is installed.",
-                hint='Install one: pip install "metalmark[torch]" (or tensorflow, jax, mlx).',
-            )
-        absent = [f.name for f in visible() if f.name not in present]
-        notes = [f'{name} not run: it is not installed. Install it: pip install "metalmark[{name}]"' for name in absent]
-        return present, True, notes
 
     def _print(
         self, sweep: Sweep, records: list[Record], cells: list[Cell], notes: list[str], form: str | None
@@ -157,6 +148,22 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self._quiet:
             click.echo(text, err=True)
+
+
+def choose_frameworks(text: str) -> tuple[list[str], bool, list[str]]:
+    """Those named; for `all` those installed, that it was all, and what is not there."""
+    words = split_list(text, what="--framework")
+    if "all" not in words:
+        return [find(name).name for name in words], False, []
+    present = [framework.name for framework in installed()]
+    if not present:
+        raise NotInstalledError(
+            "No framework is installed.",
+            hint='Install one: pip install "metalmark[torch]" (or tensorflow, jax, mlx).',
+        )
+    absent = [f.name for f in visible() if f.name not in present]
+    notes = [f'{name} not run: it is not installed. Install it: pip install "metalmark[{name}]"' for name in absent]
+    return present, True, notes
 
 
 def flagged_cells(cells: list[Cell]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -161,7 +161,11 @@ class LiveTable(Silent):
         head = f"[{self._pace.done}/{self._pace.total}] {name}: {self._now}"
         parts = [head, self._pace.left(), self._load()]
         status = Text(printable("  ·  ".join(part for part in parts if part)))
-        self._live.update(Group(render(table), status), refresh=True)
+        self._live.update(Group(render(table), *self._below(), status), refresh=True)
+
+    def _below(self) -> Sequence[RenderableType]:
+        """What a display adds under the table."""
+        return ()
 
     def _load(self) -> str:
         latest = self._sampler.latest if self._sampler else {}

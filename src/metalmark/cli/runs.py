@@ -1,18 +1,20 @@
-"""`metalmark runs`: list, show, export, import, delete."""
+"""`metalmark runs`: list, show, name, export, import, delete."""
 
 from __future__ import annotations
 
 import click
 
+from metalmark.cli.naming import name, tag, unname
 from metalmark.cli.options import against_option, store_option
 
 EPILOG = """\b
-RUN is a record's id, the beginning of one, a sweep's id, or `last` for the newest sweep.
+RUN is a record's id, the beginning of one, a sweep's id, a name, or `last` for the newest sweep.
 
 \b
 Examples:
   metalmark runs list
   metalmark runs show last
+  metalmark runs name last main
   metalmark runs export last -o mine.json
   metalmark runs import theirs.json
   metalmark runs delete k3x9
@@ -21,7 +23,11 @@ Examples:
 
 @click.group("runs", epilog=EPILOG)
 def command() -> None:
-    """List, show, export, import and delete what was measured."""
+    """List, show, name, export, import and delete what was measured."""
+
+
+for one in (name, tag, unname):
+    command.add_command(one)
 
 
 @command.command("list", epilog="\b\nExample:\n  metalmark runs list --limit 100")
@@ -36,14 +42,14 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 
     path = store_path(store)
     with Store(path, readonly=True) as opened:
-        rows, total = opened.rows(limit=limit), opened.count()
+        rows, total, names = opened.rows(limit=limit), opened.count(), opened.names()
     if as_json:
-        click.echo(rows_json(rows))
+        click.echo(rows_json(rows, names))
         return
     if not rows:
         click.echo(f"No records yet in {path}. Measure something: metalmark bench mnist-mlp", err=True)
         return
-    click.echo(rows_text(rows))
+    click.echo(rows_text(rows, names))
     if total > len(rows):
         click.echo(f"The newest {len(rows)} of {total}; --limit shows more.", err=True)
 
@@ -58,6 +64,7 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
     """Show RUNS as the table they made, with how and where they were measured."""
     from metalmark.cli.against import print_published
+    from metalmark.report.ceilings import ceilings_of
     from metalmark.report.cells import cells_of
     from metalmark.report.exports import comma_separated, json_text, markdown
     from metalmark.report.record_page import record_page
@@ -65,9 +72,11 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
     from metalmark.report.terminal import print_table
     from metalmark.store.place import store_path
     from metalmark.store.sqlite import Store
+    from metalmark.workloads.ceiling import COPY, MATMUL
 
     with Store(store_path(store), readonly=True) as opened:
         records = opened.find(runs)
+        ceilings = ceilings_of(opened.of_workloads([MATMUL, COPY]))
     cells = cells_of(records)
     if form == "json":
         click.echo(json_text(records), nl=False)
@@ -77,7 +86,7 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
         click.echo(markdown(sweep_table(cells)), nl=False)
     else:
         print_table(sweep_table(cells))
-        click.echo(record_page(records))
+        click.echo(record_page(records, ceilings))
     if against:
         print_published(cells, form)
 

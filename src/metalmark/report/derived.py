@@ -33,6 +33,8 @@ class Cost(Struct, frozen=True, kw_only=True):
     joules: float
     average_w: float
     peak_w: float | Absent
+    idle_w: float | Absent
+    """Before the sweep began."""
     joules_per_step: float
     joules_per_sample: float
     samples_per_joule: float
@@ -117,6 +119,7 @@ def _cost(part: str, run: Completed, window: Window, telemetry: Telemetry) -> Co
         joules=used.joules,
         average_w=used.joules / (window.end_s - window.begin_s),
         peak_w=max(watts) if watts else Absent(reason=f"nothing here gives the power of {part}"),
+        idle_w=telemetry.idle_w.get(part, Absent(reason="it was not measured before the run")),
         joules_per_step=used.joules / steps,
         joules_per_sample=used.joules / steps / run.samples_per_step,
         samples_per_joule=steps * run.samples_per_step / used.joules,

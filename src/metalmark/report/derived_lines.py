@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from metalmark.record import Absent, Record
+from metalmark.report.ceilings import Ceilings, share_of_ceiling
 from metalmark.report.derived import Cost, Derived, derive
 from metalmark.report.units import figures, share, size
 
 
-def derived_lines(record: Record) -> list[str]:
+def derived_lines(record: Record, ceilings: Ceilings) -> list[str]:
     derived = derive(record)
     if derived is None:
         return []
-    answers = [_flops(derived), _utilisation(derived), *_energy(derived), _growth(derived), _swap(derived)]
+    answers = [
+        _flops(derived),
+        *_ceiling(record, derived, ceilings),
+        _utilisation(derived),
+        *_energy(derived),
+        _growth(derived),
+        _swap(derived),
+    ]
     return [f"  {answer}" for answer in answers]
 
 
@@ -20,6 +28,16 @@ def _flops(derived: Derived) -> str:
     if isinstance(rate, Absent):
         return f"FLOP/s unknown: {rate.reason}"
     return f"about {figures(rate / 1e9)} GFLOP/s, by an analytic count of the model's work"
+
+
+def _ceiling(record: Record, derived: Derived, ceilings: Ceilings) -> list[str]:
+    if isinstance(derived.flops_per_s, Absent):
+        return []
+    found = share_of_ceiling(record, derived.flops_per_s, ceilings)
+    if isinstance(found, Absent):
+        return [f"share of the ceiling unknown: {found.reason}"]
+    ceiling, part = found
+    return [f"{share(part)} of the {figures(ceiling / 1e9)} GFLOP/s that a matrix product reached here"]
 
 
 def _utilisation(derived: Derived) -> str:
@@ -36,9 +54,10 @@ def _energy(derived: Derived) -> list[str]:
 
 def _cost(cost: Cost) -> str:
     peak = "" if isinstance(cost.peak_w, Absent) else f", {figures(cost.peak_w)} W at most"
+    idle = "" if isinstance(cost.idle_w, Absent) else f", {figures(cost.idle_w)} W idle before"
     # A source says itself whether it is measured or modelled, and of what.
     return (
-        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}; {joules(cost.joules_per_step)} a step, "
+        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; {joules(cost.joules_per_step)} a step, "
         f"{joules(cost.joules_per_sample)} a sample, {figures(cost.samples_per_joule)} samples a joule "
         f"({cost.source}; {cost.method})"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metalmark.record import Absent, Completed, Failed, Record
+from metalmark.report.ceilings import NO_CEILINGS, Ceilings
 from metalmark.report.derived_lines import derived_lines
 from metalmark.report.units import figures, seconds, share, size
 from metalmark.scrub import printable
@@ -14,7 +15,7 @@ MOST = 12
 """More records than this are a sweep to look at in the table, not one by one."""
 
 
-def record_page(records: Sequence[Record]) -> str:
+def record_page(records: Sequence[Record], ceilings: Ceilings = NO_CEILINGS) -> str:
     lines: list[str] = []
     machines = dict.fromkeys(_machine(record) for record in records)
     lines += [f"machine: {machine}" for machine in machines]
@@ -26,7 +27,7 @@ def record_page(records: Sequence[Record]) -> str:
         lines.append(f"environment: {', '.join(steering)}")
     if len(records) <= MOST:
         for record in records:
-            lines += ["", *_record(record)]
+            lines += ["", *_record(record, ceilings)]
     return printable("\n".join(lines))
 
 
@@ -36,7 +37,7 @@ def _machine(record: Record) -> str:
     return f"{machine.chip}, {machine.usable_cores} cores usable, {size(machine.memory_bytes)}{gpus}, {machine.os}"
 
 
-def _record(record: Record) -> list[str]:
+def _record(record: Record, ceilings: Ceilings) -> list[str]:
     plan = record.plan
     lines = [
         f"record {record.id}: {plan.workload} {plan.mode.value} on {plan.framework} {plan.device}, "
@@ -44,7 +45,7 @@ def _record(record: Record) -> list[str]:
     ]
     if isinstance(record.outcome, Failed):
         return lines + _failed(record.outcome)
-    return lines + _completed(record.outcome) + derived_lines(record) + _telemetry(record)
+    return lines + _completed(record.outcome) + derived_lines(record, ceilings) + _telemetry(record)
 
 
 def _completed(run: Completed) -> list[str]:

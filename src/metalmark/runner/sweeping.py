@@ -14,6 +14,7 @@ from metalmark.machine.identity import identify
 from metalmark.record import Failed, FailureKind, Outcome, Record, Software
 from metalmark.runner.cooling import Cooler
 from metalmark.runner.flags import flags_of
+from metalmark.runner.idle import idle_watts
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell
 from metalmark.scrub import scrub
@@ -47,12 +48,15 @@ def run_sweep(
     done = {(record.cell, record.repeat) for record in settled}
     failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
     cooler: Cooler | None = None
+    idle_w: dict[str, float] | None = None
     for cell, repeat in sweep.order():
         if (cell, repeat) in done or cell in failed:
             continue
         plan = sweep.plans[cell]
         note = ""
         try:
+            if idle_w is None:
+                idle_w = idle_watts() if sweep.hz else {}
             if cooler is not None:
                 note = cooler.wait(listener.cooling)
             elif sweep.cooldown is not None:
@@ -85,7 +89,7 @@ def run_sweep(
                 environment=environment,
             ),
             outcome=_noted(ended.outcome, note),
-            telemetry=ended.telemetry,
+            telemetry=msgspec.structs.replace(ended.telemetry, idle_w=idle_w),
             flags=flags_of(ended.outcome, ended.telemetry, identify(), environment),
         )
         keep(record)

@@ -124,6 +124,9 @@ class Store:
     def of_sweep(self, sweep: str) -> list[Record]:
         return list(self._records("WHERE sweep = ?", (sweep,)))
 
+    def of_workloads(self, names: Sequence[str]) -> list[Record]:
+        return list(self._records(f"WHERE workload IN ({', '.join('?' * len(names))})", tuple(names)))
+
     def sweep(self, word: str) -> Sweep:
         """A sweep by id, by its beginning, or `last`."""
         where, values = ("", ()) if word == "last" else (BEGINS, _beginning(word))

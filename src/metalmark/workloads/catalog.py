@@ -21,13 +21,21 @@ BUILT_IN: dict[str, str] = {
     "mobilenet-cifar10": "metalmark.workloads.mobilenet_cifar10:WORKLOAD",
     "vgg16-flowers": "metalmark.workloads.vgg16_flowers:WORKLOAD",
     "input-pipeline": "metalmark.workloads.input_pipeline:WORKLOAD",
+    "ceiling-matmul": "metalmark.workloads.ceiling:matmul",
+    "ceiling-copy": "metalmark.workloads.ceiling:copy",
     "fake": "metalmark.workloads.fake:WORKLOAD",
 }
+HIDDEN = {"ceiling-matmul", "ceiling-copy", "fake"}
+"""Workloads of other verbs and of tests: they run by name, and are in no list."""
 GROUP = "metalmark.workloads"
 
 
 def names() -> list[str]:
     return [*BUILT_IN, *(point.name for point in entry_points(group=GROUP) if point.name not in BUILT_IN)]
+
+
+def shown_names() -> list[str]:
+    return [name for name in names() if name not in HIDDEN]
 
 
 def is_file(word: str) -> bool:
@@ -85,7 +93,7 @@ def digest(path: Path) -> str:
 
 
 def unknown(word: str) -> UsageError:
-    shown = [name for name in names() if name != "fake"]
+    shown = shown_names()
     near = difflib.get_close_matches(word, shown, n=1)
     return UsageError(
         f"There is no workload {word!r}{f'; did you mean {near[0]}?' if near else '.'}",

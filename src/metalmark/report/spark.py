@@ -1,0 +1,30 @@
+"""A line of small bars: how a quantity went, in as many characters as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BARS = "▁▂▃▄▅▆▇█"
+FLAT_SHARE = 0.01
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """The oldest on the left. More values than characters: each shows the mean of its share, so that none is hidden."""
+    shown = _means(values, width)
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    if high - low <= FLAT_SHARE * max(abs(high), abs(low)):
+        # A quantity that stands still must not look like one that jumps.
+        return BARS[3] * len(shown)
+    top = len(BARS) - 1
+    return "".join(BARS[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def _means(values: Sequence[float], width: int) -> list[float]:
+    count = len(values)
+    if count <= width:
+        return list(values)
+    edges = [number * count // width for number in range(width + 1)]
+    parts = (values[begin:end] for begin, end in zip(edges, edges[1:], strict=False))
+    return [sum(part) / len(part) for part in parts]

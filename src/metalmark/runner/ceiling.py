@@ -1,0 +1,64 @@
+"""The cells that measure ceilings, and which of them this machine has measured before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+
+from metalmark.machine.identity import identify
+from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
+from metalmark.record import Completed, Record
+from metalmark.workloads.ceiling import COPY, MATMUL
+
+SIZES = {DeviceKind.CPU: (768, 16), DeviceKind.ANY: (768, 16), DeviceKind.CUDA: (8192, 256)}
+"""Width of the square matrices, and millions of numbers copied: large enough to be at the ceiling, small enough to wait
+for."""
+OTHER_SIZE = 4096, 64
+SECONDS = 1.0
+
+
+def ceiling_plans(
+    devices: Mapping[str, Sequence[Device]], dtypes: Iterable[Dtype], threads: int | None
+) -> tuple[Plan, ...]:
+    """For each framework and device a product in each dtype, and one copy: it moves bytes, whatever they mean."""
+    plans = []
+    for framework, found in devices.items():
+        for device in found:
+            width, megafloats = SIZES.get(device.kind, OTHER_SIZE)
+            square: dict[str, Scalar] = {"batch_size": width, "width": width}
+            copied: dict[str, Scalar] = {"batch_size": 1, "megafloats": megafloats}
+            cells = [*((MATMUL, square, dtype) for dtype in dtypes), (COPY, copied, Dtype.FLOAT32)]
+            for workload, params, dtype in cells:
+                plans.append(
+                    Plan(
+                        workload=workload,
+                        params=params,
+                        mode=Mode.INFERENCE,
+                        framework=framework,
+                        device=device,
+                        settings=Settings(dtype=dtype, threads=threads),
+                        budget=Budget(seconds=SECONDS),
+                    )
+                )
+    return tuple(plans)
+
+
+def measured_before(plans: Sequence[Plan], records: Iterable[Record]) -> dict[int, Record]:
+    """By the plan's number, the newest record of it that was made here, by the version that is installed now."""
+    machine = identify()
+    found: dict[int, Record] = {}
+    for record in sorted(records, key=lambda record: record.started_at):
+        here = (record.machine.chip, record.machine.gpus) == (machine.chip, machine.gpus)
+        same = record.software.versions.get(record.plan.framework) == _installed(record.plan.framework)
+        if here and same and isinstance(record.outcome, Completed) and record.plan in plans:
+            found[plans.index(record.plan)] = record
+    return found
+
+
+def _installed(framework: str) -> str | None:
+    for name in (framework, f"{framework}-cpu", f"{framework}-macos"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,68 @@
+"""What a device can do at most, as two workloads: a chain of matrix products, and a copy.
+
+They run through the same worker, clock and proof as everything else, so that a share of the ceiling compares like with
+like.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from metalmark.plan import Mode
+from metalmark.workload import Batch, Param, Params, Workload
+
+MATMUL, COPY = "ceiling-matmul", "ceiling-copy"
+PRODUCTS = 8
+"""In one step: what is cast or launched once is small against them."""
+MEGA = 1_000_000
+FLOAT_BYTES = 4
+SCALE = 1.5
+
+
+def matmul_batch(params: Params, rng: np.random.Generator) -> Batch:
+    rows = params["batch_size"]
+    return Batch(inputs=(rng.standard_normal((rows, params["width"]), np.float32),), targets=np.zeros(rows, np.int32))
+
+
+def copy_batch(params: Params, rng: np.random.Generator) -> Batch:
+    return Batch(inputs=(rng.random((1, params["megafloats"] * MEGA), np.float32),), targets=np.zeros(1, np.int32))
+
+
+def matmul_flops(params: Params) -> float:
+    return PRODUCTS * 2.0 * int(params["width"]) ** 2
+
+
+def copied_bytes(params: Params) -> float:
+    """Each number is read once and written once."""
+    return 2.0 * FLOAT_BYTES * int(params["megafloats"]) * MEGA
+
+
+def _build(name: str) -> dict[str, str]:
+    return {family: f"metalmark.workloads.ceiling.on_{family}:{name}" for family in ("torch", "keras", "mlx")}
+
+
+matmul = Workload(
+    name=MATMUL,
+    title="a chain of square matrix products: the most arithmetic a second",
+    params=(
+        Param("batch_size", 768, "rows", minimum=1),
+        Param("width", 768, "columns", minimum=1),
+    ),
+    build=_build("matmul"),
+    batch=matmul_batch,
+    flops=matmul_flops,
+    modes=(Mode.INFERENCE,),
+    hidden=True,
+)
+copy = Workload(
+    name=COPY,
+    title="one large array read and written: the most bytes a second",
+    params=(
+        Param("batch_size", 1, "arrays", minimum=1, maximum=1),
+        Param("megafloats", 16, "millions of numbers", minimum=1),
+    ),
+    build=_build("copy"),
+    batch=copy_batch,
+    modes=(Mode.INFERENCE,),
+    hidden=True,
+)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from metalmark.workload import Params, Recipe
+from metalmark.workloads.ceiling import PRODUCTS, SCALE
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(SCALE))
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers * self.scale
+
+
+def matmul(params: Params) -> Recipe:
+    width = params["width"]
+    return _recipe(nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(PRODUCTS))))
+
+
+def copy(_: Params) -> Recipe:
+    return _recipe(Scaled())
+
+
+def _recipe(model: nn.Module) -> Recipe:
+    return Recipe(model=model, loss=nn.MSELoss(), optimizer=partial(torch.optim.SGD, lr=0.0))

@@ -1,0 +1,46 @@
+"""`metalmark ceiling`, as a user runs it: measured once, shown again, and a share of it beside every record."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from metalmark.backends.catalog import FRAMEWORKS
+from tests.conftest import Cli
+
+HERE = ("-f", "torch", "-d", "cpu", "--threads", "1", "--dtype", "float32")
+
+
+@pytest.mark.skipif(bool(FRAMEWORKS["torch"].missing()), reason="torch is not installed")
+def test_a_ceiling_is_measured_once_and_a_share_of_it_is_shown(cli: Cli) -> None:
+    first = cli("ceiling", *HERE)
+    assert first.returncode == 0, first.stderr
+    assert re.search(r"torch +cpu +float32 +[\d.,]+ GFLOP/s .* [\d.,]+ GB/s", first.stdout), first.stdout
+    again = cli("ceiling", *HERE)
+    assert "2 of 2 were measured before" in again.stderr
+    assert again.stdout == first.stdout
+    bench = ("bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "-q")
+    assert cli(*bench, "--threads", "1").returncode == 0
+    assert re.search(
+        r"[\d.]+% of the [\d.,]+ GFLOP/s that a matrix product reached here", cli("runs", "show", "last").stdout
+    )
+    assert cli(*bench, "--threads", "2").returncode == 0
+    shown = cli("runs", "show", "last").stdout
+    assert "not measured yet: metalmark ceiling -f torch -d cpu --dtype float32 --threads 2" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dtype", "float8"), "float8"),
+        (("-f", "torchh"), "did you mean torch"),
+        (("-f", "torch", "-d", "gpuu"), "did you mean gpu"),
+        (("--threads", "0"), "0 is not in the range"),
+    ],
+)
+def test_bad_input(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    run = cli("ceiling", *arguments)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
