@@ -57,7 +57,8 @@ def _cost(cost: Cost) -> str:
     idle = "" if isinstance(cost.idle_w, Absent) else f", {figures(cost.idle_w)} W idle before"
     # A source says itself whether it is measured or modelled, and of what.
     return (
-        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; {joules(cost.joules_per_step)} a step, "
+        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; "
+        f"{joules(cost.joules_per_step)} a step, "
         f"{joules(cost.joules_per_sample)} a sample, {figures(cost.samples_per_joule)} samples a joule "
         f"({cost.source}; {cost.method})"
     )
