@@ -4,8 +4,8 @@ python benchmarks/input_pipeline.py [torch tensorflow]
 
 The step is measured first, fed by the same loader from a producer that costs nothing, and the producer is then set to
 it: handing a batch from one process to another, and finding it in another core's cache, is the loader's cost and not
-waiting. Without prefetching the two must add up; with it the step must come within 15% of the larger of the two; and the
-reported share of waiting must be within 5 points of the truth, which is known: without prefetching, all of the
+waiting. Without prefetching the two must add up; with it the step must come within 15% of the larger of the two; and
+the reported share of waiting must be within 5 points of the truth, which is known: without prefetching, all of the
 producer's time is waiting; with it, what the step takes longer.
 """
 
