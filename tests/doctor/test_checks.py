@@ -143,7 +143,7 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("no-framework", change(LINUX, frameworks={"torch": ("torch",), "mlx": ("mlx",)}), [WARNING], "metalmark[torch]"),
     ("half-installed", change(LINUX, frameworks={"tensorflow": ("keras",)}), [WARNING], "keras"),
     ("tools", change(MAC, troubles=(Trouble(tool="pmset -g", reason="no answer"),)), [WARNING], "no answer"),
-    ("open-files", change(MAC, open_files=OpenFiles(soft=256, hard=None)), [WARNING], "ulimit -n 4096"),
+    ("open-files", change(MAC, open_files=OpenFiles(soft=256, hard=None)), [WARNING], "ulimit -S -n 4096"),
     ("open-files", change(LINUX, open_files=OpenFiles(soft=128, hard=128)), [WARNING], "hard limit"),
     (
         "open-files",

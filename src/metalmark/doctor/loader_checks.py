@@ -34,7 +34,7 @@ def open_files(scene: Scene) -> Finding | None:
         'Few open files are allowed: loaders with workers fail with "Too many open files"',
         evidence=f"the soft limit is {limit.soft}: about {allowed} loader workers; this machine has {cores} cores",
         why=f"Each worker holds pipes and each tensor in flight a file.{no_use}",
-        fix=(f"ulimit -n {raised}",) if raised > limit.soft else ("Ask for a higher hard limit (ulimit -Hn).",),
+        fix=(f"ulimit -S -n {raised}",) if raised > limit.soft else ("Ask for a higher hard limit (ulimit -Hn).",),
     )
 
 
@@ -73,7 +73,7 @@ CHECKS = (
         story="macOS starts shells with a soft limit of 256 open files; Linux mostly with 1024 or more. A DataLoader "
         "needs pipes and locks for each worker, and with the file_descriptor strategy (Linux) a file for each tensor "
         "in flight: nine in all for each worker of each loader, measured on Linux. The number of workers shown is an "
-        "estimate from that. `ulimit -n` raises the soft limit up to the hard one, in that shell only. "
+        "estimate from that. `ulimit -S -n` raises the soft limit up to the hard one, in that shell only. "
         "torch.multiprocessing.set_sharing_strategy('file_system') helps on Linux; on macOS it is the only one and "
         "setting it does nothing.",
         sources=("https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",),
