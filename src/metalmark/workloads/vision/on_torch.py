@@ -49,6 +49,10 @@ def filled(module: nn.Module, arrays: Arrays) -> nn.Module:
     """The module with these arrays in it, every one of them and all of it."""
     counters = {name: value for name, value in module.state_dict().items() if name.endswith("num_batches_tracked")}
     module.load_state_dict({**counters, **{name: torch.tensor(array) for name, array in arrays.items()}})
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            # With a fixed momentum nobody reads this counter, and counting is a kernel a layer in every step.
+            layer.num_batches_tracked = None
     return module
 
 
