@@ -2,11 +2,11 @@
 
 python benchmarks/compare_errors.py
 
-Each comparison is two cells of five processes: 3% noise on each block, 2% from process to process, a block in fifty that
-takes three times as long, each process 2% slower at its end than at its beginning, and the machine 1% slower over the
-sweep, which measures the cells in turns. The device, the clock, the record, the pairing and the statistics are the
-product's own; only time is simulated. 400 comparisons of a thing with itself, and 400 of things that differ by 5%: half
-of them take 5% less time, half 5% more. `--seconds 10` a process decides; the default 3 s stand beside it for
+Each comparison is two cells of five processes: 3% noise on each block, 2% from process to process, a block in fifty
+that takes three times as long, each process 2% slower at its end than at its beginning, and the machine 1% slower over
+the sweep, which measures the cells in turns. The device, the clock, the record, the pairing and the statistics are the
+product's own; only time is simulated. 400 comparisons of a thing with itself, and 400 of things that differ by 5%:
+half of them take 5% less time, half 5% more. `--seconds 10` a process decides; the default 3 s stand beside it for
 information.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 
 import msgspec
-
 from drift import MACHINE, SimulatedTime, completed
+
 from metalmark.backends import fake
 from metalmark.compare.comparison import compare
 from metalmark.compare.measured import measured_of
@@ -70,7 +70,8 @@ def process(side: int, repeat: int, seed: int, pace: float, seconds: float) -> R
 
 
 def once(seed: int, pace: float, seconds: float) -> Difference:
-    records = [process(side, repeat, seed, pace if side else 1.0, seconds) for repeat in range(REPEATS) for side in (0, 1)]
+    turns = [(side, repeat) for repeat in range(REPEATS) for side in (0, 1)]
+    records = [process(side, repeat, seed, pace if side else 1.0, seconds) for side, repeat in turns]
     cells = measured_of(records)
     sides = [Side(device, [cell for cell in cells if cell.how["device"] == device]) for device in ("cpu", "gpu")]
     found, _ = compare(*sides)

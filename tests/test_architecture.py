@@ -15,14 +15,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "metalmark"
 
 LAYERS = [
     {"errors", "plan", "scrub", "downloads"},
-    {"record", "workload", "sweep"},
-    {"stats", "codec", "drift", "window"},
+    {"record", "workload", "sweep", "watched"},
+    {"stats", "codec", "drift", "difference", "window"},
     {"machine", "telemetry", "data", "feeds", "workloads", "backends"},
-    {"runner"},
+    {"runner", "training"},
     {"store"},
     {"doctor", "parity", "explain", "tune"},
-    {"report", "track"},
-    {"web"},
+    {"compare", "report", "track"},
+    {"web", "kit"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -32,7 +32,7 @@ HOMES = {
     "transformers": {"on_torch"},
     "tensorflow": {"tensorflow", "on_tensorflow"},
     "keras": {"tensorflow", "jax", "keras_common", "on_keras"},
-    "jax": {"jax"},
+    "jax": {"jax", "on_jax"},
     "jaxlib": {"jax"},
     "mlx": {"mlx", "on_mlx"},
 }
@@ -93,11 +93,14 @@ print(sorted(set(sys.modules) & {forbidden!r}), file=sys.stderr)
     [
         ["--help"],
         ["bench", "--help"],
+        ["train", "--help"],
         ["runs", "list"],
+        ["compare", "last", "--by", "framework"],
         ["list", "workloads"],
         ["list", "frameworks"],
         ["doctor"],
         ["bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "-q"],
+        ["train", "mnist-mlp", "-f", "torch", "-d", "cpu", "--epochs", "1", "--batch-size", "6000", "-q"],
     ],
     ids=" ".join,
 )
@@ -116,7 +119,9 @@ def test_the_parent_imports_no_framework(arguments: list[str], tmp_path: Path) -
 def test_the_public_surface_is_what_it_says() -> None:
     import metalmark
 
-    assert metalmark.__all__ == ["Batch", "Param", "Recipe", "Workload", "__version__"]
+    nouns = ["Batch", "Param", "Recipe", "Stopwatch", "Workload", "__version__"]
+    verbs = ["device", "loader", "measure", "run", "synchronize", "to_device", "to_numpy"]
+    assert metalmark.__all__ == [*nouns, *verbs]
     for name in metalmark.__all__:
         assert getattr(metalmark, name) is not None
     with pytest.raises(AttributeError, match="no attribute"):

@@ -73,8 +73,13 @@ def mean_interval(values: Sequence[float], over: str) -> Interval | None:
     return Interval(math.exp(mean - half), math.exp(mean + half), over)
 
 
-def t95(degrees: int) -> float:
-    return _T95[degrees - 1] if degrees <= len(_T95) else 1.96 + 2.5 / degrees
+def t95(degrees: float) -> float:
+    """Between whole degrees of freedom the points lie on a line in 1/degrees, nearly."""
+    if degrees >= len(_T95):
+        return 1.96 + 2.5 / degrees
+    below = max(math.floor(degrees), 1)
+    share = (1 / below - 1 / max(degrees, 1.0)) / (1 / below - 1 / (below + 1))
+    return _T95[below - 1] + share * (_T95[below] - _T95[below - 1])
 
 
 def step_interval(processes: Sequence[Sequence[float]]) -> Interval | None:

@@ -34,6 +34,8 @@ class Figure:
     workload: str
     params: dict[str, str]
     mode: Mode
+    framework: str
+    dtype: str
     device: str
     metric: str
     value: float | None
@@ -126,6 +128,8 @@ def _figure(row: dict[str, str]) -> Figure:
         workload=row["workload"],
         params={NAMES.get(name, name): value for name, value in pairs},
         mode=Mode(row["mode"]),
+        framework=row["framework"],
+        dtype=row["dtype"],
         device=row["device"],
         metric=row["metric"],
         value=float(row["value"]) if row["outcome"] == "completed" else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,21 +28,32 @@ HEADERS = (
 )
 NUMERIC = {"batch", "step", "samples/s"}
 
+Names = Mapping[str, Sequence[str]]
+NONE: Names = {}
 
-def rows_text(rows: Sequence[Row]) -> str:
-    lines = [HEADERS, *(_line(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
+
+def rows_text(rows: Sequence[Row], names: Names = NONE) -> str:
+    """`names`: of records and of sweeps; a column only where a row has one."""
+    shown = [printable(", ".join(_names(row, names))) for row in rows]
+    headers = (*HEADERS, "name") if any(shown) else HEADERS
+    lines = [headers, *((*_line(row), *([name] if any(shown) else [])) for row, name in zip(rows, shown, strict=True))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "\n".join(
         "  ".join(
             value.rjust(width) if header in NUMERIC else value.ljust(width)
-            for value, width, header in zip(line, widths, HEADERS, strict=True)
+            for value, width, header in zip(line, widths, headers, strict=True)
         ).rstrip()
         for line in lines
     )
 
 
-def rows_json(rows: Sequence[Row]) -> str:
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+def rows_json(rows: Sequence[Row], names: Names = NONE) -> str:
+    entries = [{**msgspec.structs.asdict(row), "names": _names(row, names)} for row in rows]
+    return msgspec.json.format(msgspec.json.encode(entries), indent=2).decode()
+
+
+def _names(row: Row, names: Names) -> list[str]:
+    return list(dict.fromkeys([*names.get(row.id, ()), *names.get(row.sweep, ())]))
 
 
 def _line(row: Row) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -15,8 +16,9 @@ from metalmark.codec import decode, encode
 from metalmark.errors import StoreError, UsageError
 from metalmark.record import Completed, Record
 from metalmark.stats import median
+from metalmark.store import names as naming
 from metalmark.store.trouble import ELSEWHERE, explained
-from metalmark.sweep import Sweep
+from metalmark.sweep import Sweep, now_utc
 
 LAYOUT = 1
 APPLICATION_ID = 0x4D65746D  # "Metm", so that a foreign SQLite file is known as one
@@ -64,7 +66,7 @@ class Store:
         with self._explained():
             self._connection = self._open(readonly)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -113,7 +115,7 @@ class Store:
             return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
     def find(self, words: Sequence[str]) -> list[Record]:
-        """Records by id, by the beginning of one, by sweep, or `last` for the newest sweep. None given: all."""
+        """Records by name, id, the beginning of one, sweep, or `last` for the newest sweep. None given: all."""
         if not words:
             return list(self._records("", ()))
         records: dict[str, Record] = {}
@@ -121,8 +123,24 @@ class Store:
             records.update((record.id, record) for record in self._match(word))
         return list(records.values())
 
-    def of_sweep(self, sweep: str) -> list[Record]:
+    def of_sweep(self, sweep: str, cell: int | None = None) -> list[Record]:
+        if cell is not None:
+            return list(self._records("WHERE sweep = ? AND cell = ?", (sweep, cell)))
         return list(self._records("WHERE sweep = ?", (sweep,)))
+
+    def name(self, name: str, runs: Sequence[str], *, add: bool = False) -> None:
+        """From now on it stands for these records or sweeps alone; with `add`, for these too."""
+        with self._writing() as connection:
+            naming.give(connection, naming.check_name(name), runs, given_at=now_utc(), add=add)
+
+    def unname(self, name: str) -> bool:
+        with self._writing() as connection:
+            return naming.take_away(connection, name) > 0
+
+    def names(self) -> dict[str, list[str]]:
+        """Record or sweep → its names."""
+        with self._explained():
+            return naming.names_of(self._connection)
 
     def of_workloads(self, names: Sequence[str]) -> list[Record]:
         return list(self._records(f"WHERE workload IN ({', '.join('?' * len(names))})", tuple(names)))
@@ -146,7 +164,12 @@ class Store:
         return sum(gone)
 
     def _match(self, word: str) -> list[Record]:
-        if word == "last":
+        with self._explained():
+            named = naming.runs_named(self._connection, word)
+        if named:
+            marks = ", ".join("?" * len(named))
+            found = list(self._records(f"WHERE sweep IN ({marks}) OR id IN ({marks})", (*named, *named)))
+        elif word == "last":
             query = "WHERE sweep = (SELECT sweep FROM records ORDER BY started_at DESC LIMIT 1)"
             found = list(self._records(query, ()))
         else:
@@ -155,8 +178,9 @@ class Store:
             if len(found) > 1 and any(record.sweep != begins[0] for record in found):
                 raise UsageError(f"Several records begin with {word!r}.", hint="Give more of its characters.")
         if not found:
+            gone = " any more" if named else ""
             raise UsageError(
-                f"There is no record or sweep {word!r} in {self.path}.",
+                f"There is no record or sweep {word!r}{gone} in {self.path}.",
                 hint="`metalmark runs list` shows what is stored.",
             )
         return found

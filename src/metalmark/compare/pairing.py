@@ -1,0 +1,161 @@
+"""Which cells of two sides differ only in what is compared. Anything else is no speed-up, and the reason is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from metalmark.compare.measured import Measured
+
+MAY_LACK = {"data read", "samples a step"}
+"""Known only of a cell that completed."""
+SPEAKABLE = {"dtype"}
+"""Of the question, what may still be compared by someone who says that it is meant: --by dtype."""
+
+
+class Pair(NamedTuple):
+    a: Measured
+    b: Measured
+
+
+class Unpaired(Struct, frozen=True, kw_only=True):
+    side: str
+    cell: str
+    reason: str
+
+
+class Pairing(Struct, frozen=True, kw_only=True):
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[Unpaired, ...]
+    compared: tuple[str, ...]
+    """The keys that the sides differ in: what the comparison is of."""
+    unlike: dict[str, str]
+    """Of the question: key → how the sides differ in it. Not empty: no pair is a speed-up."""
+
+
+class Side(NamedTuple):
+    name: str
+    cells: Sequence[Measured]
+
+
+def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> Pairing:
+    """Cells of `b`, each with the cell of `a` that answers the same question.
+
+    A key in which the sides have nothing in common is what is compared; in every other one the two cells of a pair
+    must agree. A part of the question (batch size, data, mode ...) with nothing in common leaves no pair, unless
+    `anyway`. `by` names keys that are compared because the user says so.
+    """
+    asked = _keys([cell.what for cell in (*a.cells, *b.cells)])
+    ways = _keys([cell.how for cell in (*a.cells, *b.cells)])
+    apart = [key for key in (*asked, *ways) if key not in by and _apart(a, b, key)]
+    meant = [key for key in by if key in SPEAKABLE or key not in asked]
+    other = [key for key in asked if key in (*apart, *by) and key not in meant]
+    unlike = {key: _against(a, b, key) for key in _told(other)}
+    compared = tuple(dict.fromkeys([*by, *(key for key in apart if key not in other)]))
+    if unlike and not anyway:
+        return Pairing(pairs=(), unpaired=(), compared=compared, unlike=unlike)
+    match = [key for key in (*asked, *ways) if key not in apart and key not in by]
+    pairs: list[Pair] = []
+    unpaired: list[Unpaired] = []
+    for cell in b.cells:
+        found = _narrowed([other for other in a.cells if not _differing(other, cell, match)], cell, by)
+        if len(found) > 1 and not (cell.published or found[0].published):
+            differ = _keys_apart(found)
+            reason = f"{len(found)} cells of {a.name} fit it; they differ in {', '.join(differ)}"
+            unpaired.append(Unpaired(side=b.name, cell=cell.name, reason=reason))
+        elif found:
+            pairs += [Pair(other, cell) for other in found]
+        else:
+            unpaired.append(Unpaired(side=b.name, cell=cell.name, reason=_nearest(cell, a, match)))
+    used = {id(one.a) for one in pairs}
+    # Of a table that others published nobody expects to have measured all.
+    left = [cell for cell in a.cells if id(cell) not in used and not cell.published]
+    unpaired += [Unpaired(side=a.name, cell=cell.name, reason=_nearest(cell, b, match)) for cell in left]
+    return Pairing(pairs=tuple(pairs), unpaired=tuple(unpaired), compared=compared, unlike=unlike)
+
+
+def around_changes(one: Pair) -> list[str]:
+    """What is not the same around them, of what both know: "torch 2.9.1 → 2.10.0"."""
+    a, b = one.a.around, one.b.around
+    return [f"{key} {a[key]} → {b[key]}" for key in a if key in b and a[key] != b[key]]
+
+
+def _keys(every: Sequence[dict[str, str]]) -> list[str]:
+    return list(dict.fromkeys(key for keys in every for key in keys))
+
+
+def _apart(a: Side, b: Side, key: str) -> bool:
+    """Whether the sides have nothing in common in it."""
+    ours, theirs = _values(a, key), _values(b, key)
+    return bool(ours) and bool(theirs) and not ours & theirs
+
+
+def _values(side: Side, key: str) -> set[str]:
+    """What a figure of others does not say is not known, so it differs from nothing."""
+    values = {cell.value(key) for cell in side.cells if key in cell.what or key in cell.how or not _silent(cell, key)}
+    return {value or "" for value in values}
+
+
+def _silent(cell: Measured, key: str) -> bool:
+    return bool(cell.published) or key in MAY_LACK
+
+
+def _differing(a: Measured, b: Measured, keys: Sequence[str]) -> list[str]:
+    return [key for key in keys if not _agree(a, b, key)]
+
+
+def _agree(a: Measured, b: Measured, key: str) -> bool:
+    ours, theirs = a.value(key), b.value(key)
+    if (ours is None and _silent(a, key)) or (theirs is None and _silent(b, key)):
+        return True
+    return (ours or "") == (theirs or "")
+
+
+def _narrowed(found: list[Measured], cell: Measured, by: Sequence[str]) -> list[Measured]:
+    """Of several that fit, those on the same machine with the same versions."""
+    keys = [key for key in cell.around if key not in by]
+    alike = [other for other in found if all(other.around.get(key) == cell.around[key] for key in keys)]
+    return alike if alike and len(found) > 1 else found
+
+
+def _keys_apart(cells: Sequence[Measured]) -> list[str]:
+    keys = _keys([keys for cell in cells for keys in (cell.what, cell.how, cell.around)])
+    return [shown(key) for key in keys if len({cell.value(key) for cell in cells}) > 1]
+
+
+def _nearest(cell: Measured, other: Side, match: Sequence[str]) -> str:
+    """Why nothing of the other side fits: what the nearest of its cells has instead."""
+    gaps = [(_differing(candidate, cell, match), candidate) for candidate in other.cells]
+    gaps = [gap for gap in gaps if gap[0]]
+    if not gaps:
+        return f"every cell of {other.name} that fits has its pair already"
+    keys, candidate = min(gaps, key=lambda gap: len(gap[0]))
+    keys = _told(keys)
+    has = ", ".join(f"{shown(key)} {candidate.value(key) or 'not said'}" for key in keys)
+    own = ", ".join(f"{shown(key)} {cell.value(key) or 'not said'}" for key in keys)
+    return f"it has {own}; the nearest of {other.name} has {has}"
+
+
+def _against(a: Side, b: Side, key: str) -> str:
+    def listed(side: Side) -> str:
+        values = sorted(_values(side, key), key=lambda value: (len(value), value))
+        return ", ".join(_short(value) for value in values) or "not said"
+
+    if listed(a) == listed(b):
+        return f"{shown(key)} decides what is done, not how"
+    return f"{shown(key)} {listed(a)} against {listed(b)}"
+
+
+def _told(keys: Sequence[str]) -> list[str]:
+    """A step's samples are its batch size: one of the two is said."""
+    return [key for key in keys if key != "samples a step" or "batch_size" not in keys]
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:12]}…"
+
+
+def shown(key: str) -> str:
+    return key.replace("_", " ")

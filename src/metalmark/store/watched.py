@@ -1,0 +1,48 @@
+"""Watched loops in the same SQLite file as the records, in a table of their own that older stores gain when written."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metalmark.errors import FormatError
+from metalmark.store.sqlite import Store
+from metalmark.watched import SCHEMA, Watched
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS watched (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, started_at TEXT NOT NULL, ended TEXT NOT NULL, body BLOB NOT NULL) STRICT
+"""
+
+
+class WatchedStore(Store):
+    def add_watched(self, run: Watched) -> None:
+        with self._writing() as connection:
+            connection.execute(TABLE)
+            row = (run.id, run.name, run.started_at, run.ended.value, msgspec.json.encode(run))
+            connection.execute("INSERT INTO watched VALUES (?, ?, ?, ?, ?)", row)
+
+    def watched(self, name: str | None = None) -> list[Watched]:
+        """All, or those of one name; the newest last."""
+        query = "SELECT id, body FROM watched WHERE ?1 IS NULL OR name = ?1 ORDER BY started_at, id"
+        with self._explained():
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'watched'").fetchone():
+                return []
+            found = self._connection.execute(query, (name,)).fetchall()
+        return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+def decode(data: bytes, *, source: str) -> Watched:
+    try:
+        schema = msgspec.json.decode(data, type=_Versioned).schema
+        if schema > SCHEMA:
+            raise FormatError(
+                f"{source} has schema {schema}; this Metalmark reads up to {SCHEMA}.",
+                hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+            )
+        return msgspec.json.decode(data, type=Watched)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{source} is not a watched run: {error}.") from error

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metalmark.codec import encode_export
+from metalmark.plan import Dtype, Settings
+from metalmark.record import FailureKind, Record
+from metalmark.store.sqlite import Store
+from tests.compare.sides import repeats
+from tests.conftest import Cli
+from tests.samples import failed, plan, record
+
+OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
+EARLY = "2026-11-15T07:00:00.000000Z"
+
+
+def fill(store_file: Path, *more: list[Record], new_s: float = 0.11, **changes: Any) -> list[Record]:
+    """Two sweeps of one cell; the newer takes 10% more time."""
+    old, new = repeats(sweep=OLD, started_at=EARLY), repeats(step_s=new_s, sweep=NEW, **changes)
+    with Store(store_file) as store:
+        store.add_all([*old, *new, *(one for records in more for one in records)])
+    return old
+
+
+def test_slower_by_ids_names_tags_and_files(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    old = fill(store_file)
+    named = cli("runs", "name", OLD, "main")
+    assert named.returncode == 0, named.stderr
+    assert cli("runs", "tag", OLD, "quiet.1").returncode == 0
+    path = tmp_path / "old.json"
+    path.write_bytes(encode_export(old))
+    for word in (OLD, "main", "quiet.1", path, old[2].id):
+        run = cli("compare", word, "last")
+        assert run.returncode == 0, run.stderr
+        assert "slower" in run.stdout
+        assert "0.909x" in run.stdout
+        assert "(5 and 5)" in run.stdout, "a record's id stands for its cell"
+    listed = cli("runs", "list").stdout
+    assert "main, quiet.1" in listed
+    assert json.loads(cli("runs", "list", "--json").stdout)[0]["names"] == ["main", "quiet.1"]
+    assert cli("runs", "unname", "main").returncode == 0
+    assert "main" not in cli("runs", "list").stdout
+
+
+def test_several_sides_and_what_scripts_read(cli: Cli, store_file: Path) -> None:
+    third = repeats(step_s=0.05, sweep="cccccccccc")
+    fill(store_file, third)
+    run = cli("compare", OLD, NEW, "cccccccccc", "--json")
+    first, second = json.loads(run.stdout)
+    assert (first["a"], first["b"], second["b"]) == (OLD, NEW, "cccccccccc")
+    assert first["rows"][0]["speed"]["verdict"] == "slower"
+    assert second["rows"][0]["speed"]["verdict"] == "faster"
+    assert first["rows"][0]["energy"]["reason"]
+    pasted = cli("compare", OLD, NEW, "cccccccccc", "--markdown").stdout
+    assert pasted.count("| A step | B step |") == 2
+    assert "| faster |" in pasted
+
+
+def test_fail_if_slower_names_the_cell(cli: Cli, store_file: Path) -> None:
+    fill(store_file)
+    run = cli("compare", OLD, NEW, "--fail-if-slower", "5%")
+    assert run.returncode == 1
+    assert "slower: mnist-mlp training on torch cpu takes 10.0% more time; the limit is 5%." in run.stderr
+    assert "0.909x" in run.stdout, "and the table is there"
+    assert cli("compare", OLD, NEW, "--fail-if-slower", "15").returncode == 0
+    assert cli("compare", NEW, OLD, "--fail-if-slower", "5%").returncode == 0, "faster is not slower"
+
+
+def test_fail_if_slower_by_what_no_longer_runs(cli: Cli, store_file: Path) -> None:
+    crash = [record(failed(FailureKind.CRASHED, "it fell"), sweep="cccccccccc")]
+    fill(store_file, crash)
+    run = cli("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
+    assert run.returncode == 1
+    assert "broken: mnist-mlp training on torch cpu: crashed: it fell" in run.stderr
+
+
+def test_a_gate_that_can_judge_nothing_does_not_pass(cli: Cli, store_file: Path) -> None:
+    fill(store_file, repeats(sweep="cccccccccc", count=1))
+    run = cli("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
+    assert run.returncode == 2
+    assert "can judge none" in run.stderr
+    assert "--repeat 5" in run.stderr
+    shown = cli("compare", OLD, "cccccccccc")
+    assert shown.returncode == 0
+    assert "can't tell: one process on a side" in shown.stdout
+    assert "--repeat 5" in shown.stdout
+
+
+def test_inside_of_one_sweep(cli: Cli, store_file: Path) -> None:
+    half = Settings(dtype=Dtype.BFLOAT16)
+    with Store(store_file) as store:
+        store.add_all([*repeats(sweep=OLD), *repeats(plan(settings=half), 0.05, sweep=OLD, cell=1)])
+    run = cli("compare", "last", "--by", "dtype")
+    assert run.returncode == 0, run.stderr
+    assert "bfloat16 (B) against float32 (A)" in run.stdout
+    assert "faster" in run.stdout
+    assert "different sweeps" not in run.stdout
+
+
+def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
+    fill(store_file, repeats(plan(params={"batch_size": 64}), sweep="cccccccccc"))
+    run = cli("compare", OLD, "cccccccccc")
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert "is no speed-up: batch size 32 against 64" in run.stderr
+    run = cli("compare", OLD, "cccccccccc", "--anyway")
+    assert run.returncode == 0
+    assert "not like for like" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Compare what?"),
+        ([OLD], "Compare it with what?"),
+        ([OLD, "nothing0"], "no record or sweep 'nothing0'"),
+        ([OLD, "nowhere/x.json"], "can't be read"),
+        ([OLD, "README.md"], "not an export"),
+        ([OLD, OLD], "is named twice"),
+        ([OLD, "last", NEW], "last and bbbbbbbbbb share record"),
+        ([OLD, "'; DROP TABLE records"], "is not an id"),
+        ([OLD, NEW, "--by", "framwork"], "did you mean framework?"),
+        ([OLD, "--by", "framework"], "one value of framework only"),
+        ([OLD, NEW, "--fail-if-slower", "much"], "takes a percentage"),
+        ([OLD, NEW, "--fail-if-slower", "-5%"], "takes a percentage"),
+        ([OLD, NEW, "--fail-if-slower", "nan"], "takes a percentage"),
+        ([OLD, NEW, "--fail-if-slower", "0.05"], "Write the sign"),
+        ([OLD, NEW, "--noise-band", "0%"], "--noise-band takes a percentage"),
+        ([OLD, "published"], "is no speed-up: workload mnist-mlp against bert"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], message: str) -> None:
+    fill(store_file)
+    run = cli("compare", *arguments)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["name", OLD, "last"], "meaning of its own"),
+        (["name", OLD, "<b>"], "can't be a name"),
+        (["name", "nothing0", "main"], "no record or sweep"),
+        (["tag", "main"], "Missing argument"),
+        (["unname", "nobody"], "No run has the name"),
+    ],
+)
+def test_bad_names(cli: Cli, store_file: Path, arguments: list[str], message: str) -> None:
+    fill(store_file)
+    run = cli("runs", *arguments)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_hostile_names_are_shown_as_text(cli: Cli, store_file: Path) -> None:
+    evil = plan(workload="<script>alert(1)</script>|\x1b]0;x\x07", params={"batch_size": 1})
+    with Store(store_file) as store:
+        store.add_all([*repeats(evil, sweep=OLD), *repeats(evil, 0.2, sweep=NEW)])
+    for form in ([], ["--markdown"]):
+        run = cli("compare", OLD, NEW, *form)
+        assert run.returncode == 0, run.stderr
+        assert "\x1b" not in run.stdout
+        assert "\x07" not in run.stdout
+    assert "<script>" not in cli("compare", OLD, NEW, "--markdown").stdout.replace("\\<script\\>", "")
