@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS records (
     samples_s REAL, body BLOB NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS records_by_sweep ON records (sweep, cell, repeat);
 CREATE INDEX IF NOT EXISTS records_by_time ON records (started_at);
+CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload);
 """
 
 
