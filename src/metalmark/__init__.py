@@ -9,13 +9,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from metalmark.kit.arrays import device, synchronize, to_device, to_numpy
+    from metalmark.kit.loading import loader
+    from metalmark.kit.running import run
+    from metalmark.kit.timing import Stopwatch, measure
     from metalmark.workload import Batch, Param, Recipe, Workload
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "Param", "Recipe", "Workload", "__version__"]
+__all__ = [
+    "Batch",
+    "Param",
+    "Recipe",
+    "Stopwatch",
+    "Workload",
+    "__version__",
+    "device",
+    "loader",
+    "measure",
+    "run",
+    "synchronize",
+    "to_device",
+    "to_numpy",
+]
 
-_HOMES = dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.workload")
+_HOMES = {
+    **dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.workload"),
+    **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
+    "loader": "metalmark.kit.loading",
+    "run": "metalmark.kit.running",
+    **dict.fromkeys(("Stopwatch", "measure"), "metalmark.kit.timing"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,8 @@ class MetalmarkError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # in a user's own script, Python's traceback is all that shows it
 
 
 class UsageError(MetalmarkError):

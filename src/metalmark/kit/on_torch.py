@@ -1,0 +1,221 @@
+"""PyTorch in the user's process: CPU, CUDA, Metal, or an accelerator that registers itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from metalmark.backends.torch_devices import KNOWN, accelerator
+from metalmark.errors import UsageError
+from metalmark.kit.base import Device, Later, refuse_unless_scalar
+
+ORDER = ("mps", "cuda")
+NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+PLAIN = (torch.float64, torch.float32, torch.float16)
+"""Floating types that NumPy has too."""
+FOLD = 1024
+SLOTS = 1024
+
+
+def owns(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | torch.nn.Module | PackedSequence)
+
+
+def best_device() -> Device:
+    reasons: list[str] = []
+    for word in ORDER:
+        report = KNOWN[word].report()
+        if report.present:
+            return Device(word, framework="torch", why=" ".join([f"{word} is present: {report.name}.", *reasons]))
+        reasons.append(f"No {word}: {report.reason}")
+    other = accelerator()
+    if other is not None:
+        return Device(other, framework="torch", why=" ".join([f"{other} is PyTorch's accelerator here.", *reasons]))
+    return Device("cpu", framework="torch", why=" ".join(reasons))
+
+
+def move(value: Any, device: Any) -> Any:
+    target = _target(device)
+    if isinstance(value, torch.nn.Module):
+        # What Module.to does, with the one tensor's rule.
+        return value._apply(lambda tensor: _moved(tensor, target))
+    if isinstance(value, PackedSequence):
+        return value._replace(data=_narrowed(value.data, target)).to(target)
+    return _moved(value, target)
+
+
+def from_numpy(array: np.ndarray, device: Any) -> Any:
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return _moved(torch.from_numpy(np.require(native, requirements=["C", "W"])), _target(device))
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    if not isinstance(value, torch.Tensor):
+        raise UsageError(f"A {type(value).__name__} is no array.", hint="Give its tensors: module.state_dict(), say.")
+    tensor = value.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    tensor = tensor.cpu()
+    if tensor.is_floating_point() and tensor.dtype not in PLAIN:
+        tensor = tensor.to(torch.float32)
+    array: np.ndarray = tensor.resolve_conj().resolve_neg().numpy()
+    return array
+
+
+def synchronize(values: Sequence[Any]) -> None:  # noqa: ARG001
+    found = accelerator()
+    if found is None:
+        return
+    if found != "cuda":
+        torch.accelerator.synchronize()
+    elif torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            # Only those in use: to ask another GPU would make a context on it.
+            if torch.cuda.memory_reserved(index):
+                torch.cuda.synchronize(index)
+
+
+def keep(value: Any) -> Later | float:
+    try:
+        if value.is_cpu:
+            number: float = value.item()  # the CPU's operations are finished when they return
+            return number
+    except (RuntimeError, AttributeError) as error:
+        if not isinstance(value, torch.Tensor):
+            raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error
+        refuse_unless_scalar(value.numel())
+        raise
+    refuse_unless_scalar(value.numel())
+    scalar = value.detach().reshape(())
+    if value.device.type == "cuda":
+        slot = _Slots.take()
+        if slot is not None:
+            return _Copied(scalar, slot)
+    return _Held(scalar)
+
+
+class _Slots:
+    """Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait."""
+
+    free: list[torch.Tensor] | None = None
+
+    @classmethod
+    def take(cls) -> torch.Tensor | None:
+        if cls.free is None:
+            cls.free = list(torch.zeros(SLOTS, dtype=torch.float64).pin_memory())
+        return cls.free.pop() if cls.free else None
+
+
+class _Copied:
+    """On its way to the host; the event tells when it is there."""
+
+    def __init__(self, scalar: torch.Tensor, slot: torch.Tensor) -> None:
+        self._slot = slot
+        self._event = torch.cuda.Event()
+        with torch.cuda.device(scalar.device):
+            # Converted there: a copy that converts on the way to the host would be waited for.
+            slot.copy_(scalar.to(torch.float64), non_blocking=True)
+            self._event.record()
+
+    def ready(self) -> bool:
+        return bool(self._event.query())
+
+    def value(self) -> float:
+        self._event.synchronize()
+        number = float(self._slot)
+        assert _Slots.free is not None
+        _Slots.free.append(self._slot)
+        return number
+
+
+class _Held:
+    """Stays on its device until the loop is over: Metal can't be asked for a number without waiting for all its work.
+
+    Many are folded into one vector, so that a long run does not hold a small tensor for each step.
+    """
+
+    loose: ClassVar[dict[torch.device, list[_Held]]] = {}
+
+    def __init__(self, scalar: torch.Tensor) -> None:
+        # A copy: the user may go on adding to this very tensor.
+        self._tensor: torch.Tensor | None = scalar.to(torch.float32, copy=True)
+        self._vector: _Vector | None = None
+        self._index = 0
+        loose = self.loose.setdefault(scalar.device, [])
+        loose.append(self)
+        if len(loose) >= FOLD:
+            self._fold(loose)
+
+    def ready(self) -> bool:
+        return False
+
+    def value(self) -> float:
+        if self._vector is None:
+            assert self._tensor is not None
+            self._fold(self.loose[self._tensor.device])
+        assert self._vector is not None
+        return self._vector.numbers[self._index]
+
+    @staticmethod
+    def _fold(loose: list[_Held]) -> None:
+        vector = _Vector(torch.stack([each._tensor for each in loose]))
+        for index, each in enumerate(loose):
+            each._tensor, each._vector, each._index = None, vector, index
+        loose.clear()
+
+
+class _Vector:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    @cached_property
+    def numbers(self) -> list[float]:
+        return list(self._tensor.cpu().tolist())
+
+
+def _target(device: Any) -> torch.device:
+    return device if isinstance(device, torch.device) else torch.device(str(device))
+
+
+def _moved(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
+    tensor = _narrowed(tensor, target)
+    # Copies that nobody waits for are ordered on CUDA's stream; on Metal they were seen to corrupt (pytorch#139550).
+    wait = not (target.type == "cuda" and tensor.device.type == "cpu" and tensor.is_pinned())
+    return tensor.to(target, non_blocking=not wait)
+
+
+def _narrowed(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
+    narrower = NARROWER.get(tensor.dtype)
+    if narrower is None or not _refuses(target.type, tensor.dtype):
+        return tensor
+    _warn_once(target.type)
+    return tensor.to(narrower)
+
+
+@cache
+def _refuses(device_type: str, dtype: torch.dtype) -> bool:
+    """Asked of the device itself: a table would be wrong for the next accelerator."""
+    try:
+        torch.empty(0, dtype=dtype, device=device_type)
+    except TypeError:
+        return True
+    except (RuntimeError, AssertionError):
+        return False  # there is no such device: the move itself says so best
+    return False
+
+
+@cache
+def _warn_once(device_type: str) -> None:
+    warnings.warn(
+        f"{device_type} has no float64: such tensors become float32 there. Make them float32 in the data set to save "
+        "the conversion.",
+        stacklevel=2,
+    )

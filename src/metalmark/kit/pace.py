@@ -1,0 +1,49 @@
+"""Pace: where a loop's time goes, a stretch of steps at a time."""
+
+from __future__ import annotations
+
+from metalmark.watched import Stretch
+
+MOST = 4096
+
+
+class Pace:
+    """Each step is a stretch of its own, until there are MOST: then neighbours are joined, again and again as the run
+    goes on. Memory stays small, and every sum stays exact."""
+
+    def __init__(self) -> None:
+        self._size = 1
+        self._done: list[list[float]] = []
+
+    def take(self, marks: list[float], origin: float) -> float:
+        """Three moments a step: its batch asked for, its batch there, its end. Empties them; the time waited."""
+        waited_s = 0.0
+        for place in range(0, len(marks), 3):
+            begin, got, end = marks[place : place + 3]
+            self.step(begin - origin, end - begin, got - begin)
+            waited_s += got - begin
+        marks.clear()
+        return waited_s
+
+    def step(self, at_s: float, elapsed_s: float, waited_s: float) -> None:
+        done = self._done
+        if done and done[-1][0] < self._size:
+            last = done[-1]
+            last[0] += 1
+            last[2] += elapsed_s
+            last[3] += waited_s
+            return
+        if len(done) >= MOST:
+            self._done = done = [_joined(a, b) for a, b in zip(done[::2], done[1::2], strict=True)]
+            self._size *= 2
+        done.append([1, at_s, elapsed_s, waited_s])
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        return tuple(
+            Stretch(steps=int(steps), at_s=at_s, elapsed_s=elapsed_s, waited_s=waited_s)
+            for steps, at_s, elapsed_s, waited_s in self._done
+        )
+
+
+def _joined(first: list[float], second: list[float]) -> list[float]:
+    return [first[0] + second[0], first[1], first[2] + second[2], first[3] + second[3]]

@@ -1,0 +1,278 @@
+"""Run: telemetry, input waiting and curves for a loop that is the user's own, with three added lines."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from metalmark.errors import StoreError, UsageError
+from metalmark.kit.frameworks import versions
+from metalmark.kit.ledger import Ledger
+from metalmark.kit.pace import Pace
+from metalmark.kit.sending import Sender
+from metalmark.machine.identity import identify
+from metalmark.record import Software
+from metalmark.scrub import scrub
+from metalmark.store.place import store_path
+from metalmark.store.watched import WatchedStore
+from metalmark.sweep import new_id, now_utc
+from metalmark.telemetry.sampler import Sampler
+from metalmark.telemetry.sensors import default_sensors
+from metalmark.track.base import Tracker, resolve
+from metalmark.watched import Ending, Pass, Value, Watched
+
+HZ = 1.0
+"""Sensors are asked in the training's own process and take their turn with it; a run of minutes needs no more."""
+GRACE_S = 2.0
+MARKS = 3 * 64
+"""Moments that are noted down before they are added up: each step only notes."""
+
+Item = TypeVar("Item")
+
+
+def run(
+    name: str,
+    *,
+    track: Tracker | str | Sequence[Tracker | str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    hz: float | None = HZ,
+    store: str | os.PathLike[str] | None = None,
+) -> Run:
+    """`with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
+
+    `track`: "mlflow", "wandb", a Tracker, or several. `params`: what to remember of the settings. `hz`: how often
+    sensors are asked; None switches them off. `store`: the file that keeps the result, METALMARK_STORE or the
+    user's data folder by default.
+    """
+    return Run(name, trackers=resolve(track, name), params=dict(params or {}), hz=hz, store=store)
+
+
+class Run:
+    """`watch` and `log` never wait for the device: times are the host's, and a device's numbers are read later."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        trackers: Sequence[Tracker],
+        params: dict[str, Any],
+        hz: float | None,
+        store: str | os.PathLike[str] | None,
+    ) -> None:
+        if not name or (hz is not None and not 0 < hz <= 20):
+            raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
+        self.id = new_id()
+        self.name = name
+        self.result: Watched | None = None
+        """What the run left, once its `with` block has ended."""
+        self._params = {str(key): _plain(value) for key, value in params.items()}
+        self._trackers = trackers
+        self._hz = hz
+        self._store = store_path(os.fspath(store) if store is not None else None)
+        self._paces: dict[str, Pace] = {}
+        self._passes: list[Pass] = []
+        self._step = 0
+        """Batches that the first loop has been given; without a loop, how often log() counted itself."""
+        self._senders: list[Sender] = []
+        self._ledger = Ledger(self._tell)
+        self._sampler: Sampler | None = None
+        self._began_s = 0.0
+        self._started_at = ""
+
+    def watch(self, loader: Iterable[Item], loop: str = "train") -> Watching[Item]:
+        """The loader, timed: how long each step took and how much of that it waited for its batch."""
+        if self._sampler is None:
+            raise _outside("watch")
+        return Watching(self, loader, loop)
+
+    def log(self, step: int | None = None, **metrics: Any) -> None:
+        """Numbers or one-element arrays of any framework. `step`: the watched loop's, unless you count yourself."""
+        if self._sampler is None:
+            raise _outside("log")
+        if step is None:
+            if not self._paces:
+                self._step += 1
+            step = self._step
+        else:
+            step = int(step)
+        self._ledger.add(step, time.perf_counter() - self._began_s, metrics)
+
+    def __enter__(self) -> Self:
+        if self._started_at:
+            raise UsageError("This run has been used already.", hint="Make a new one with mm.run().")
+        self._started_at, self._began_s = now_utc(), time.perf_counter()
+        self._senders = [Sender(tracker, self._params) for tracker in self._trackers]
+        self._sampler = Sampler(default_sensors(os.getpid()) if self._hz else [], self._hz, time.monotonic())
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        elapsed_s = self._now_s()
+        assert self._sampler is not None
+        telemetry = self._sampler.stop(GRACE_S)
+        self._sampler = None
+        notes = self._read_the_rest()
+        notes += [f"{name} was not finite from step {step} on" for name, step in self._ledger.not_finite.items()]
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.result = Watched(
+            id=self.id,
+            name=scrub(self.name),
+            started_at=self._started_at,
+            elapsed_s=elapsed_s,
+            ended=Ending.INTERRUPTED if interrupted else Ending.COMPLETED if error is None else Ending.FAILED,
+            error="" if error is None else scrub(f"{type(error).__name__}: {error}")[:2000],
+            params=self._params,
+            machine=identify(),
+            software=Software(metalmark=_version(), python=platform.python_version(), versions=versions()),
+            stretches={loop: pace.stretches() for loop, pace in self._paces.items()},
+            passes=tuple(self._passes),
+            curves=self._ledger.curves(),
+            telemetry=telemetry,
+            notes=tuple(notes),
+        )
+        notes += self._finish_trackers(self.result)
+        self.result = msgspec.structs.replace(self.result, notes=tuple(notes))
+        self._keep(self.result)
+
+    def __str__(self) -> str:
+        if self.result is None:
+            return f"run {self.name}, not ended"
+        return summary(self.result)
+
+    def _now_s(self) -> float:
+        return time.perf_counter() - self._began_s
+
+    def _tell(self, step: int, metrics: Mapping[str, float]) -> None:
+        for sender in self._senders:
+            sender.log(step, metrics)
+
+    def _read_the_rest(self) -> list[str]:
+        try:
+            self._ledger.close()
+        except Exception as error:  # noqa: BLE001  a device that failed gives no numbers; the rest is kept
+            return [scrub(f"the last logged numbers could not be read: {type(error).__name__}: {error}")[:500]]
+        return []
+
+    def _finish_trackers(self, result: Watched) -> list[str]:
+        if not self._senders:
+            return []
+        with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
+            artifact = Path(folder, f"metalmark-run-{result.id}.json")
+            artifact.write_bytes(msgspec.json.encode(result))
+            troubles = [trouble for sender in self._senders if (trouble := sender.finish(artifact))]
+        for trouble in troubles:
+            warnings.warn(f"metalmark: {trouble}", stacklevel=3)
+        return troubles
+
+    def _keep(self, result: Watched) -> None:
+        """A store that fails must not take the user's finished training with it."""
+        try:
+            with WatchedStore(self._store) as store:
+                store.add_watched(result)
+        except StoreError as error:
+            path = Path(tempfile.gettempdir(), f"metalmark-unsaved-{result.id}.json")
+            try:
+                path.write_bytes(msgspec.json.encode(result))
+                kept = f"The run is in {path}."
+            except OSError:
+                kept = "The run could not be kept; it is in run.result."
+            warnings.warn(f"metalmark: {error.message} {error.hint} {kept}", stacklevel=3)
+
+
+class Watching(Generic[Item]):
+    """A loader that is timed from outside; as long as the loader is, for progress bars."""
+
+    def __init__(self, run: Run, loader: Iterable[Item], loop: str) -> None:
+        self._run, self._loader, self._loop = run, loader, loop
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Item]:
+        run, clock = self._run, time.perf_counter
+        pace = run._paces.setdefault(self._loop, Pace())
+        leads = self._loop == next(iter(run._paces))  # log() counts by the first loop there was
+        steps, first_wait_s, waited_s = 0, 0.0, 0.0
+        marks: list[float] = []
+        began = end = clock()
+        batches = iter(self._loader)  # a loader's workers start here, and that is waiting too
+        try:
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                got = clock()
+                marks += (end, got)
+                if not steps:
+                    first_wait_s = got - end
+                steps += 1
+                if leads:
+                    run._step += 1
+                try:
+                    yield batch
+                finally:  # a loop that breaks or raises has ended its step too
+                    del batch
+                    end = clock()
+                    marks.append(end)
+                if len(marks) >= MARKS:
+                    waited_s += pace.take(marks, run._began_s)
+        finally:
+            waited_s += pace.take(marks, run._began_s)
+            run._passes.append(
+                Pass(
+                    loop=self._loop,
+                    at_s=began - run._began_s,
+                    steps=steps,
+                    elapsed_s=end - began,
+                    waited_s=waited_s,
+                    first_wait_s=first_wait_s,
+                )
+            )
+
+
+def summary(run: Watched) -> str:
+    parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
+    for loop, stretches in run.stretches.items():
+        share = run.input_wait_share(loop)
+        waiting = f", {share:.0%} of it waiting for input" if share is not None else ""
+        parts.append(f"{loop} {sum(stretch.steps for stretch in stretches)} steps{waiting}")
+    for curve in run.curves:
+        known = [value for value in curve.values if value is not None]
+        if known:
+            parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
+    return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
+
+
+def _outside(call: str) -> UsageError:
+    return UsageError(f"{call}() outside of the run.", hint="Call it inside `with mm.run(...) as run:`.")
+
+
+def _plain(value: Any) -> Value:
+    """As it can be stored and read again; what is neither text nor a finite number is told in words."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    return scrub(str(value))
+
+
+def _version() -> str:
+    import metalmark
+
+    return metalmark.__version__

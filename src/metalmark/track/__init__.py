@@ -1,0 +1,1 @@
+"""Where runs are shown besides: experiment trackers behind one protocol."""

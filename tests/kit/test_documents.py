@@ -1,0 +1,25 @@
+"""docs/library.md is true: its blocks run, in order, in one script."""
+
+from __future__ import annotations
+
+import re
+
+import metalmark
+from tests.conftest import ROOT
+from tests.kit.conftest import Script
+
+PAGE = (ROOT / "docs" / "library.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_pages_examples_run(script: Script) -> None:
+    done = script("\n".join(BLOCKS), needs="torch")
+    assert done.returncode == 0, done.stderr
+    assert "because: " in done.stdout
+    assert "squares: completed" in done.stdout
+    assert done.stdout.splitlines()[-1].split()[1] == "completed"
+
+
+def test_the_page_names_the_whole_kit() -> None:
+    for name in set(metalmark.__all__) - {"Batch", "Param", "Recipe", "Workload", "__version__"}:
+        assert f"mm.{name}(" in PAGE, name
