@@ -108,7 +108,7 @@ def test_rubbish_as_outcome_is_a_crash(fake_plan: Plans, monkeypatch: pytest.Mon
 
 def test_the_systems_own_killer_is_out_of_memory(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([3, 4])
-    monkeypatch.setattr(launch, "_oom_kills", lambda: next(counts))
+    monkeypatch.setattr(launch, "oom_kill_count", lambda: next(counts))
     failed = failure(fake_plan(fault="kill"))
     assert failed.kind is FailureKind.OUT_OF_MEMORY
 

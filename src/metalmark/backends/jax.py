@@ -49,7 +49,7 @@ class JaxSession:
     def __init__(self, plan: Plan, workload: Workload, device: Any | None) -> None:
         """A device of None leaves placement to JAX."""
         self._training = plan.mode is Mode.TRAINING
-        recipe = build(plan, workload, "jax")
+        recipe = self.recipe = build(plan, workload, "jax")
         model = recipe.model
         self.parameters = count_weights(model)
         self.trainable_parameters = count(model.trainable_variables)
@@ -66,6 +66,7 @@ class JaxSession:
             *inputs, targets = jax.device_put(tuple(arrays), device)
             return tuple(inputs), targets
 
+        self._place = place
         source, loader = Source(workload, recipe, plan), plan.loader or Loader()
         resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
         self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
@@ -118,7 +119,7 @@ class JaxSession:
             # Calls that share no result may overlap: the ticket makes a queue of them, as a training state does.
             return infer, jnp.zeros((), jnp.int32), (trainable, others)
 
-        optimizer = make_optimizer(recipe, settings.dtype, model.trainable_variables)
+        optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, model.trainable_variables)
 
         def compute_loss(trainable: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
             outputs, others, penalties = model.stateless_call(
@@ -142,6 +143,7 @@ class JaxSession:
 
 class JaxBackend:
     name = "jax"
+    session = JaxSession
 
     def probe(self) -> Probe:
         versions = {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib"), "keras": keras.__version__}
@@ -156,7 +158,7 @@ class JaxBackend:
         jax.config.update("jax_default_matmul_precision", precision)
         home = None if plan.device.kind is DeviceKind.ANY else device
         with jax.default_device(home):
-            yield JaxSession(plan, workload, home)
+            yield self.session(plan, workload, home)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         text = str(error)

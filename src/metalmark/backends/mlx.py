@@ -36,7 +36,7 @@ class MlxSession:
     def __init__(self, plan: Plan, workload: Workload) -> None:
         settings = plan.settings
         self._training = plan.mode is Mode.TRAINING
-        recipe = workload.recipe("mlx", plan.params)
+        recipe = self.recipe = workload.recipe("mlx", plan.params)
         self._model = model = recipe.model
         model.train(self._training)
         if settings.channels_last:
@@ -54,6 +54,7 @@ class MlxSession:
             *inputs, targets = (mx.array(array) for array in arrays)
             return tuple(inputs), targets
 
+        self._place = place
         source, loader = Source(workload, recipe, plan), plan.loader or Loader()
         resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
         self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
@@ -100,11 +101,11 @@ class MlxSession:
         if not self._training:
 
             def infer(inputs: Any, _: Any) -> Any:
-                return model(*_cast(inputs, half))
+                return model(*cast(inputs, half))
 
             return (mx.compile(infer, inputs=[model.state]) if settings.compile else infer), []
 
-        optimizer = recipe.optimizer()
+        optimizer = self._optimizer = recipe.optimizer()
         optimizer.init(model.trainable_parameters())
         state = [model.state, optimizer.state, mx.random.state]
 
@@ -114,8 +115,8 @@ class MlxSession:
         def cast_loss(inputs: Any, targets: Any) -> Any:
             masters = model.trainable_parameters()
             # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
-            model.update(_cast(masters, half))
-            outputs = model(*_cast(inputs, half)).astype(mx.float32)
+            model.update(cast(masters, half))
+            outputs = model(*cast(inputs, half)).astype(mx.float32)
             model.update(masters)
             return recipe.loss(outputs, targets) * scale
 
@@ -133,6 +134,7 @@ class MlxSession:
 
 class MlxBackend:
     name = "mlx"
+    session = MlxSession
 
     def probe(self) -> Probe:
         return Probe(framework=self.name, versions={"mlx": metadata.version("mlx")}, devices=_reports())
@@ -147,7 +149,7 @@ class MlxBackend:
         mx.set_default_device(device)
         mx.random.seed(plan.seed)
         try:
-            yield MlxSession(plan, workload)
+            yield self.session(plan, workload)
         finally:
             mx.set_default_device(before)
 
@@ -222,7 +224,7 @@ def _name(device: Any) -> str:
     return str(info.get("device_name", "gpu"))
 
 
-def _cast(tree: Any, dtype: Any | None) -> Any:
+def cast(tree: Any, dtype: Any | None) -> Any:
     """Floating arrays of a tree in that dtype; None leaves them."""
     if dtype is None:
         return tree
@@ -235,7 +237,7 @@ def _cast_constants(model: Any, dtype: Any, *, training: bool) -> None:
     if training:
         keep |= dict(tree_flatten(model.trainable_parameters()))
     constants = [(name, array) for name, array in tree_flatten(model.parameters()) if name not in keep]
-    model.load_weights([(name, _cast(array, dtype)) for name, array in constants], strict=False)
+    model.load_weights([(name, cast(array, dtype)) for name, array in constants], strict=False)
 
 
 def _statistics(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:

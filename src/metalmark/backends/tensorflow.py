@@ -42,7 +42,7 @@ CUDA_FIX = 'With an NVIDIA GPU on Linux: pip uninstall tensorflow-cpu; pip insta
 class TensorflowSession:
     def __init__(self, plan: Plan, workload: Workload) -> None:
         self._training = plan.mode is Mode.TRAINING
-        recipe = build(plan, workload, "tensorflow")
+        recipe = self.recipe = build(plan, workload, "tensorflow")
         self._model = recipe.model
         self._trainable = list(self._model.trainable_variables)
         home = self._trainable[0].value.device
@@ -52,6 +52,7 @@ class TensorflowSession:
                 *inputs, targets = (tf.identity(array) for array in arrays)
                 return tuple(inputs), targets
 
+        self._place = place
         source, loader = Source(workload, recipe, plan), plan.loader or Loader()
         resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
         self.feeder = Feeder(resident, place=place, loader=lambda: tensorflow_loader(source, loader))
@@ -104,7 +105,7 @@ class TensorflowSession:
 
             return tf.function(infer, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
-        optimizer = make_optimizer(recipe, settings.dtype, trainable)
+        optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, trainable)
 
         def train(inputs: Any, targets: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -122,6 +123,7 @@ class TensorflowSession:
 
 class TensorflowBackend:
     name = "tensorflow"
+    session = TensorflowSession
 
     def probe(self) -> Probe:
         versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
@@ -146,7 +148,7 @@ class TensorflowBackend:
             tf.config.threading.set_inter_op_parallelism_threads(1)
         # TensorFlow uses TensorFloat-32 unless told not to: float32 here means float32.
         tf.config.experimental.enable_tensor_float_32_execution(plan.settings.dtype is Dtype.TF32)
-        yield TensorflowSession(plan, workload)
+        yield self.session(plan, workload)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, tf.errors.ResourceExhaustedError) or "out of memory" in str(error).lower()

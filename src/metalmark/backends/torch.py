@@ -31,7 +31,7 @@ class TorchSession:
         self._device, self._kind = device, kind
         settings = plan.settings
         self._training = training = plan.mode is Mode.TRAINING
-        recipe = workload.recipe("torch", plan.params)
+        recipe = self.recipe = workload.recipe("torch", plan.params)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         if settings.channels_last:
             _require_images(recipe.model)
@@ -43,6 +43,7 @@ class TorchSession:
             *inputs, targets = (_to_device(tensor, device, layout, wait=not loader.pin) for tensor in tensors)
             return tuple(inputs), targets
 
+        self._place = place
         resident = [
             place([torch.from_numpy(array) for array in (*batch.inputs, batch.targets)])
             for batch in make_ring(plan, workload, recipe)
@@ -52,6 +53,7 @@ class TorchSession:
         self._sample = resident[0]
         self._output: torch.Tensor | None = None
         self._optimizer: torch.optim.Optimizer | None = None
+        self._scaler: torch.amp.GradScaler | None = None
         self.placement = Placement(device=str(self._trainable[0].device), name=kind.name(device.index or 0))
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.trainable_parameters = sum(p.numel() for p in self._trainable)
@@ -88,7 +90,7 @@ class TorchSession:
 
             def infer(inputs: Tensors) -> torch.Tensor:
                 with autocast():
-                    return _logits(model(*inputs))
+                    return logits_of(model(*inputs))
 
             forward = _compiled(infer) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
@@ -97,7 +99,7 @@ class TorchSession:
 
         def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             with autocast():
-                return loss(_logits(model(*inputs)), targets)
+                return loss(logits_of(model(*inputs)), targets)
 
         forward_loss = _compiled(compute_loss) if settings.compile else compute_loss
         stepper = self._stepper(optimizer, settings)
@@ -136,7 +138,7 @@ class TorchSession:
                 "a gradient overflowed, which a graph can't.",
                 hint="Add --fused, or use --dtype bfloat16.",
             )
-        scaler = torch.amp.GradScaler(self._device.type)
+        scaler = self._scaler = torch.amp.GradScaler(self._device.type)
 
         def scaled(value: torch.Tensor) -> None:
             optimizer.zero_grad(set_to_none=True)
@@ -191,6 +193,7 @@ class TorchSession:
 
 class TorchBackend:
     name = "torch"
+    session = TorchSession
 
     def probe(self) -> Probe:
         versions = {"torch": str(torch.__version__)}
@@ -211,7 +214,7 @@ class TorchBackend:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
         torch.manual_seed(plan.seed)
-        yield TorchSession(plan, workload, device, kind)
+        yield self.session(plan, workload, device, kind)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, torch.OutOfMemoryError):
@@ -254,7 +257,7 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
                 value.fill_(1.0 if name == "mu_product" else 0.0)
 
 
-def _logits(output: Any) -> torch.Tensor:
+def logits_of(output: Any) -> torch.Tensor:
     """Models of transformers answer with an object that holds the logits."""
     return output if isinstance(output, torch.Tensor) else output.logits
 

@@ -12,7 +12,9 @@ import metalmark
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
-    "runs": ("runs", "List, show, export, import and delete what was measured."),
+    "train": ("train", "Train a workload to its accuracy, with curves and checkpoints."),
+    "compare": ("compare", "Say whether B is faster than A, or whether it is noise."),
+    "runs": ("runs", "List, show, name, export, import and delete what was measured."),
     "ceiling": ("ceiling", "Measure the most that each framework and device can do."),
     "list": ("listing", "List workloads, frameworks or devices."),
     "env": ("env", "Print the shell lines that suit this machine."),

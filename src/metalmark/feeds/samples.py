@@ -21,7 +21,7 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
         raise UnsupportedError(
             f"{workload.name} has no data set: it trains on synthetic data.", hint="Use --data synthetic."
         )
-    dataset = _find(workload, plan)
+    dataset = find_dataset(workload, plan)
     split, sample, augment = dataset.train, workload.sample, workload.augment
 
     def batch(params: Params, rng: np.random.Generator) -> Batch:
@@ -35,7 +35,7 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
     return fed, f"{dataset.source}, {dataset.digest[:12]}"
 
 
-def _find(workload: Workload, plan: Plan) -> Dataset:
+def find_dataset(workload: Workload, plan: Plan) -> Dataset:
     pixels = int(plan.params.get("pixels", PIXELS))
     if plan.data == REAL:
         return load(workload.datasets[0], REAL, plan.seed, pixels=pixels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
@@ -26,5 +27,5 @@ def _means(values: Sequence[float], width: int) -> list[float]:
     if count <= width:
         return list(values)
     edges = [number * count // width for number in range(width + 1)]
-    parts = (values[begin:end] for begin, end in zip(edges, edges[1:], strict=False))
+    parts = (values[begin:end] for begin, end in pairwise(edges))
     return [sum(part) / len(part) for part in parts]

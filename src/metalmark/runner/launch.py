@@ -42,12 +42,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Worker:
     """One child process and the pipes that tie it to us."""
 
+    module = "metalmark.runner.worker"
+    progress_type: type[Progress] = Progress
+
     def __init__(self, plan: Plan, *, repeat: int, paths: dict[str, str], folder: Path) -> None:
         self.plan = plan
         self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
         self.spawned_at_s = time.monotonic()
         job_path = folder / "job.json"
-        write_struct(job_path, Job(plan=plan, repeat=repeat, paths=paths, spawned_at_s=self.spawned_at_s))
+        write_struct(job_path, self.job(repeat, paths))
         self._progress, progress_child = os.pipe()
         lifeline_child, self._lifeline = os.pipe()
         self._ended, self._ended_writer = os.pipe()
@@ -61,7 +64,7 @@ class Worker:
         try:
             with self.output_path.open("wb") as sink:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "metalmark.runner.worker", str(job_path), str(self.outcome_path)],
+                    [sys.executable, "-m", self.module, str(job_path), str(self.outcome_path)],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
@@ -76,6 +79,9 @@ class Worker:
         self.pid = self._process.pid
         self._waiter = threading.Thread(target=self._wait, daemon=True, name="waiter")
         self._waiter.start()
+
+    def job(self, repeat: int, paths: dict[str, str]) -> msgspec.Struct:
+        return Job(plan=self.plan, repeat=repeat, paths=paths, spawned_at_s=self.spawned_at_s)
 
     def watch(self, on_progress: OnProgress) -> Failed | None:
         """Sleep until the worker ends; None then, or why we gave up on it."""
@@ -101,7 +107,7 @@ class Worker:
                     heard_s = time.monotonic()
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
-                        progress = _parse(line)
+                        progress = _parse(line, self.progress_type)
                         if progress is not None:
                             phase = progress.phase
                             on_progress(progress)
@@ -137,7 +143,7 @@ def run_cell(
 ) -> Ended:
     """Measures one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
-        oom_kills = _oom_kills()
+        oom_kills = oom_kill_count()
         worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=Path(folder))
         sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
         sampler.start()
@@ -151,12 +157,12 @@ def run_cell(
             telemetry = sampler.stop(GRACE_S)
             code = worker.stop()
             worker.close()
-        killed = _oom_kills() > oom_kills
+        killed = oom_kill_count() > oom_kills
         report = gave_up or _read_report(worker.outcome_path)
         if isinstance(report, WorkerReport):
             outcome, versions = report.outcome, report.versions
         else:
-            outcome, versions = report or _died(code, worker.output_path, killed), {}
+            outcome, versions = report or died(code, worker.output_path, killed), {}
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
         return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=telemetry)
@@ -171,7 +177,7 @@ def _read_report(path: Path) -> WorkerReport | Failed | None:
         return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error}.")
 
 
-def _died(code: int, output: Path, oom_killed: bool) -> Failed:
+def died(code: int, output: Path, oom_killed: bool) -> Failed:
     detail = tail(output)
     if oom_killed:
         message = "The system ran out of memory and killed the worker."
@@ -200,14 +206,14 @@ def _timed_out(what: str, phase: str, option: str) -> Failed:
     )
 
 
-def _parse(line: bytes) -> Progress | None:
+def _parse(line: bytes, kind: type[Progress]) -> Progress | None:
     try:
-        return msgspec.json.decode(line, type=Progress)
+        return msgspec.json.decode(line, type=kind)
     except msgspec.DecodeError:
         return None  # a library that writes to every open file; the outcome does not depend on this pipe
 
 
-def _oom_kills() -> int:
+def oom_kill_count() -> int:
     """How often this container's memory limit has killed a process, where the system counts it."""
     try:
         for line in OOM_EVENTS.read_text().splitlines():

@@ -45,15 +45,17 @@ class Voice:
             self.began[phase] = max(now, 0.0)
         if self._fd >= 0 and (new or now - self._spoke_s >= PROGRESS_EVERY_S):
             self._spoke_s = now
-            line = msgspec.json.encode(Progress(phase=phase, at_s=now, done=done, step_s=step_s)) + b"\n"
-            try:
-                os.write(self._fd, line)
-            except OSError:  # the parent is gone: nobody will read the outcome either
-                os._exit(3)
+            self._say(Progress(phase=phase, at_s=now, done=done, step_s=step_s))
+
+    def _say(self, progress: Progress) -> None:
+        try:
+            os.write(self._fd, msgspec.json.encode(progress) + b"\n")
+        except OSError:  # the parent is gone: nobody will read the outcome either
+            os._exit(3)
 
 
 def main(job_path: str, outcome_path: str) -> None:
-    _die_with_parent()
+    die_with_parent()
     job = msgspec.json.decode(Path(job_path).read_bytes(), type=Job)
     voice = Voice(job.spawned_at_s)
     voice("import")
@@ -70,7 +72,7 @@ def main(job_path: str, outcome_path: str) -> None:
 
 
 def run(job: Job, backend: Backend, voice: Voice) -> Completed:
-    plan = here(job)
+    plan = here(job.plan, job.paths)
     voice("build")
     workload, data = with_data(load(plan.workload, source=job.paths.get(plan.workload, "")), plan)
     with backend.open(plan, workload) as session:
@@ -116,9 +118,8 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
         )
 
 
-def here(job: Job) -> Plan:
+def here(plan: Plan, paths: dict[str, str]) -> Plan:
     """The plan with the user's own files as this machine knows them; the record keeps the one without."""
-    plan, paths = job.plan, job.paths
     params = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in plan.params.items()}
     return msgspec.structs.replace(plan, params=params, data=paths.get(plan.data, plan.data))
 
@@ -141,7 +142,7 @@ def describe(error: BaseException, backend: Backend | None, phase: str) -> Faile
     return Failed(kind=FailureKind.CRASHED, message=message, phase=phase, detail=detail)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A thread that sleeps on a pipe only the parent holds: its end, by exit or by kill -9, is ours."""
     fd = int(os.environ.get(LIFELINE_FD, "-1"))
     if fd < 0:

@@ -1,0 +1,78 @@
+"""What a TrainingRecord says when asked: the best epoch, rates, time and joules to the target accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from msgspec import Struct
+
+from metalmark.record import Absent
+from metalmark.telemetry.energy import energy_of, parts_of
+from metalmark.training.record import Ending, Epoch, Goal, TrainingRecord
+
+
+class Reached(Struct, frozen=True, kw_only=True):
+    epoch: int
+    seconds: float
+    """Of training and validation, checkpoints left out, over all sessions."""
+    joules: dict[str, float | Absent]
+    """By part of the machine that telemetry has an energy or a power of."""
+
+
+def best(epochs: Sequence[Epoch]) -> Epoch | None:
+    """The highest validation accuracy; between equals the lower validation loss, then the earlier."""
+    return max(epochs, key=lambda epoch: (epoch.accuracy, -epoch.validation_loss, -epoch.number), default=None)
+
+
+def ending(epochs: Sequence[Epoch], goal: Goal) -> Ending | None:
+    """Why training is over after these epochs; None while it is not. A function of the curve, so that a resumed
+    training stops where the other would have."""
+    if not epochs:
+        return None
+    if goal.target_accuracy is not None and epochs[-1].accuracy >= goal.target_accuracy:
+        return Ending.TARGET
+    top = best(epochs)
+    if goal.patience is not None and top is not None and epochs[-1].number - top.number >= goal.patience:
+        return Ending.PATIENCE
+    return Ending.EPOCHS if len(epochs) >= goal.epochs else None
+
+
+def samples_s(epoch: Epoch) -> float | Absent:
+    """Training samples a second, waiting for input included, the first step of each batch size left out."""
+    rest_s = epoch.input_s + epoch.compute_s - epoch.first_steps_s
+    samples = epoch.samples - epoch.first_steps_samples
+    if samples <= 0 or rest_s <= 0:
+        return Absent("every step of this epoch was the first of its batch size")
+    return samples / rest_s
+
+
+def elapsed_s(epoch: Epoch) -> float:
+    return epoch.input_s + epoch.compute_s + epoch.validation_s
+
+
+def reached(record: TrainingRecord, accuracy: float) -> Reached | None:
+    """The first epoch of that validation accuracy, and what it took to get there; None where none has it."""
+    epochs: list[Epoch] = []
+    for epoch in record.epochs:
+        epochs.append(epoch)
+        if epoch.accuracy >= accuracy:
+            seconds = sum(elapsed_s(each) for each in epochs)
+            return Reached(epoch=epoch.number, seconds=seconds, joules=joules(record, epochs))
+    return None
+
+
+def joules(record: TrainingRecord, epochs: Sequence[Epoch]) -> dict[str, float | Absent]:
+    """What these epochs used, by part; absent where one session's readings do not cover its share."""
+    spans = [
+        (record.sessions[number].telemetry.series, list(group))
+        for number, group in groupby(epochs, key=lambda epoch: epoch.session)
+        if number < len(record.sessions)
+    ]
+    parts = dict.fromkeys(part for series, _ in spans for part in parts_of(series))
+    totals: dict[str, float | Absent] = {}
+    for part in parts:
+        used = [energy_of(part, series, group[0].begin_s, group[-1].end_s) for series, group in spans]
+        missing = next((one for one in used if isinstance(one, Absent)), None)
+        totals[part] = missing or sum(one.joules for one in used if not isinstance(one, Absent))
+    return totals

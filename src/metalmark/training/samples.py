@@ -1,0 +1,105 @@
+"""Batches of one epoch by number: the same whoever makes them, and in order whoever is first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from metalmark.data.batches import order
+from metalmark.data.catalog import PIXELS, SYNTHETIC, load
+from metalmark.data.split import Dataset, Positions, Split
+from metalmark.errors import UnsupportedError
+from metalmark.feeds.samples import find_dataset
+from metalmark.feeds.source import Arrays
+from metalmark.plan import Plan
+from metalmark.workload import Recipe, Workload
+
+AHEAD = 2
+"""Batches made ahead beside those in the making."""
+LARGE_BYTES = 1 << 20
+"""A batch under this is made faster than a thread hands it over."""
+MOST_WORKERS = 4
+
+
+def dataset_of(workload: Workload, plan: Plan) -> Dataset:
+    if workload.sample is None or not workload.datasets:
+        raise UnsupportedError(
+            f"{workload.name} has no data set, so there is nothing to validate on.",
+            hint="Use `metalmark bench` for its speed; a workload of your own names `datasets` and `sample`.",
+        )
+    if plan.data == SYNTHETIC:
+        return load(workload.datasets[0], SYNTHETIC, plan.seed, pixels=int(plan.params.get("pixels", PIXELS)))
+    return find_dataset(workload, plan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """One pass over a split: every sample once, in batches of which the last may be short."""
+
+    workload: Workload
+    recipe: Recipe
+    plan: Plan
+    split: Split
+    positions: Positions
+    epoch: int | None
+    """None: validation, which is never augmented."""
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.plan.params["batch_size"])
+
+    def __len__(self) -> int:
+        return -(-len(self.positions) // self.batch_size)
+
+    def __getitem__(self, number: int) -> Arrays:
+        chosen = self.positions[number * self.batch_size : (number + 1) * self.batch_size]
+        images, params = self.split.images[chosen], self.plan.params
+        if self.epoch is not None and self.workload.augment is not None:
+            images = self.workload.augment(params, images, np.random.default_rng([self.plan.seed, self.epoch, number]))
+        assert self.workload.sample is not None
+        batch = self.recipe.prepare(self.workload.sample(params, images, self.split.labels[chosen]))
+        return (*batch.inputs, batch.targets)
+
+
+def training(workload: Workload, recipe: Recipe, plan: Plan, split: Split, epoch: int) -> Samples:
+    positions = order(len(split), seed=plan.seed, epoch=epoch)
+    return Samples(workload=workload, recipe=recipe, plan=plan, split=split, positions=positions, epoch=epoch)
+
+
+def validation(workload: Workload, recipe: Recipe, plan: Plan, split: Split) -> Samples:
+    positions = order(len(split), seed=0, shuffle=False)
+    return Samples(workload=workload, recipe=recipe, plan=plan, split=split, positions=positions, epoch=None)
+
+
+def suitable_workers(first: Arrays, cores: int) -> int:
+    """Threads for batches like this one. NumPy and Pillow let go of the interpreter in large operations only."""
+    large = sum(array.nbytes for array in first) >= LARGE_BYTES
+    return max(1, min(MOST_WORKERS, cores - 1)) if large else 0
+
+
+@contextmanager
+def in_order(samples: Samples, workers: int) -> Iterator[Iterator[Arrays]]:
+    """The batches one after the other, made ahead by `workers` threads, or by the caller where there are none."""
+    if not workers:
+        yield (samples[number] for number in range(len(samples)))
+        return
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="samples") as pool:
+        try:
+            yield _ahead(samples, pool, workers + AHEAD)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ahead(samples: Samples, pool: ThreadPoolExecutor, ahead: int) -> Iterator[Arrays]:
+    pending: deque[Future[Arrays]] = deque()
+    for number in range(len(samples)):
+        pending.append(pool.submit(samples.__getitem__, number))
+        if len(pending) > ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

@@ -1,0 +1,71 @@
+"""TensorFlow's trainer: the session that `bench` times, fed by the loop, with its whole state as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from metalmark.backends.keras_common import call_arguments, total_loss
+from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
+from metalmark.feeds.source import Arrays
+from metalmark.plan import DeviceKind, Plan
+from metalmark.training.base import State
+from metalmark.training.keras_common import arrays_of, named
+from metalmark.workload import Workload
+
+
+class TensorflowTrainer(TensorflowSession):
+    def __init__(self, plan: Plan, workload: Workload) -> None:
+        super().__init__(plan, workload)
+        model, recipe = self._model, self.recipe
+
+        def evaluate(inputs: Any, targets: Any) -> Any:
+            outputs = model(call_arguments(inputs), training=False)
+            return total_loss(recipe, targets, outputs, model.losses), tf.cast(outputs, tf.float32)
+
+        self._evaluate = tf.function(evaluate, jit_compile=plan.settings.compile)
+        # The generators of dropout are among the model's variables: their state is saved with it.
+        self._variables = [*model.variables, *self._optimizer.variables]
+        self._names = [*named("model.", model.variables), *named("optimizer.", self._optimizer.variables)]
+
+    def train_batch(self, arrays: Arrays) -> Any:
+        self._output = self._work(*self._place(arrays))
+        return self._output
+
+    def read(self, losses: list[Any]) -> list[float]:
+        return [float(value) for value in tf.stack(losses).numpy()]
+
+    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
+        loss, outputs = self._evaluate(*self._place(arrays))
+        return float(loss.numpy()), outputs.numpy()
+
+    def learning_rate(self) -> float:
+        return float(self._optimizer.learning_rate)
+
+    def state(self) -> State:
+        values = (np.array(variable.value.numpy()) for variable in self._variables)
+        return dict(zip(self._names, values, strict=True))
+
+    def load_state(self, state: State) -> None:
+        for variable, array in zip(self._variables, arrays_of(state, self._names), strict=True):
+            variable.assign(array)
+
+
+class TensorflowTraining(TensorflowBackend):
+    session = TensorflowTrainer
+
+    @contextmanager
+    def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
+        on_cpu = plan.device.kind is DeviceKind.CPU or not tf.config.list_physical_devices("GPU")
+        if on_cpu:
+            # Its threads otherwise sum in the order they finish in, and no two runs are alike.
+            tf.config.experimental.enable_op_determinism()
+        with super().open(plan, workload) as session:
+            yield session
+
+
+TRAINING = TensorflowTraining()

@@ -1,0 +1,128 @@
+"""The child process: one training, one framework. `python -m metalmark.training.worker JOB OUTCOME`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from metalmark.backends.base import Backend
+from metalmark.data.batches import order
+from metalmark.data.split import Dataset
+from metalmark.downloads import listening
+from metalmark.machine import cpu
+from metalmark.machine.cgroup import limits
+from metalmark.record import DeviceMemory, Failed
+from metalmark.runner.job import write_struct
+from metalmark.runner.worker import PROGRESS_EVERY_S, Voice, describe, die_with_parent, here
+from metalmark.training import samples
+from metalmark.training.base import Trainer, Training
+from metalmark.training.job import TrainingJob, TrainingProgress, TrainingReport
+from metalmark.training.loop import Loop
+from metalmark.training.record import Ending, Epoch, Setting
+from metalmark.workload import Batch, Params, Workload
+from metalmark.workloads.catalog import load
+
+
+class TrainingVoice(Voice):
+    """Every loss and every epoch reaches the parent; how far a validation is, only five times a second."""
+
+    def setting(self, setting: Setting) -> None:
+        self._speak("ready", setting=setting)
+
+    def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:
+        self._speak("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
+
+    def validating(self, *, epoch: int, done: float) -> None:
+        if self.phase != "validating" or self._at_s() - self._spoke_s >= PROGRESS_EVERY_S:
+            self._speak("validating", done=done, epoch=epoch)
+
+    def ended(self, epoch: Epoch, step: int) -> None:
+        self._speak("saved", epoch=epoch.number, step=step, ended=epoch)
+
+    def _at_s(self) -> float:
+        return time.monotonic() - self._origin_s
+
+    def _speak(self, phase: str, **what: object) -> None:
+        self.phase, self._spoke_s = phase, self._at_s()
+        if self._fd >= 0:
+            self._say(TrainingProgress(phase=phase, at_s=self._spoke_s, **what))  # type: ignore[arg-type]
+
+
+def main(job_path: str, outcome_path: str) -> None:
+    die_with_parent()
+    job = msgspec.json.decode(Path(job_path).read_bytes(), type=TrainingJob)
+    voice = TrainingVoice(job.spawned_at_s)
+    voice("import")
+    training: Training | None = None
+    memory: DeviceMemory | None = None
+    ending: Ending | Failed
+    try:
+        training = import_module(f"metalmark.training.{job.request.plan.framework}").TRAINING
+        with listening(lambda share: voice("download", share)):
+            ending, memory = run(job, training, voice)
+    except BaseException as error:  # noqa: BLE001  whatever a framework throws is this training's end
+        ending = describe(error, cast("Backend | None", training), voice.phase)
+    write_struct(Path(outcome_path), TrainingReport(ending=ending, memory=memory))
+
+
+def run(job: TrainingJob, training: Training, voice: TrainingVoice) -> tuple[Ending, DeviceMemory]:
+    request = job.request
+    plan = here(request.plan, request.paths)
+    voice("data")
+    workload = load(plan.workload, source=request.paths.get(plan.workload, ""))
+    dataset = samples.dataset_of(workload, plan)
+    voice("build")
+    with training.open(plan, light(workload, dataset)) as trainer:
+        first = samples.training(workload, trainer.recipe, plan, dataset.train, 1)[0]
+        workers = request.goal.workers
+        if workers is None:
+            workers = samples.suitable_workers(first, cpu.usable_cores(limits()) or 1)
+        loop = Loop(
+            trainer, workload, plan, dataset, request, folder=Path(job.folder), session=job.session,
+            workers=workers, tell=voice, now=lambda: time.monotonic() - job.spawned_at_s,
+        )  # fmt: skip
+        voice.setting(setting_of(trainer, training, workload, plan.params, dataset, workers))
+        return loop.run(), trainer.memory()
+
+
+def light(workload: Workload, dataset: Dataset) -> Workload:
+    """A session keeps two batches on the device for `bench`; here one sample each will do."""
+    split, sample = dataset.train, workload.sample
+    assert sample is not None
+
+    def batch(params: Params, _: object) -> Batch:
+        position = order(1, seed=0)
+        return sample(params, split.images[position], split.labels[position])
+
+    lighter = replace(workload, batch=batch)
+    object.__setattr__(lighter, "origin", workload.origin)
+    return lighter
+
+
+def setting_of(
+    trainer: Trainer, training: Training, workload: Workload, params: Params, dataset: Dataset, workers: int
+) -> Setting:
+    return Setting(
+        placed_on=trainer.placement.device,
+        device_name=trainer.placement.name,
+        parameters=trainer.parameters,
+        trainable_parameters=trainer.trainable_parameters,
+        data=dataset.source,
+        data_digest=dataset.digest,
+        train_samples=len(dataset.train),
+        validation_samples=len(dataset.validation),
+        classes=len(dataset.train.classes),
+        workers=workers,
+        versions=training.probe().versions,
+        notes=(*trainer.notes, *(workload.notes(params) if workload.notes is not None else ())),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
