@@ -93,7 +93,7 @@ def test_real_data_by_path_and_no_path_in_the_record(cli: Cli, digits: Path, fee
     ("name", "content", "message"),
     [
         ("train-images-idx3-ubyte.gz", b"not gzip", "train-images-idx3-ubyte.gz"),
-        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\x01\0\0\0\x10"), "t10k-labels-idx1-ubyte.gz"),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\x01\0\0\0\x10", mtime=0), "t10k-labels-idx1-ubyte.gz"),
     ],
 )
 def test_damaged_data_names_the_file(cli: Cli, digits: Path, name: str, content: bytes, message: str) -> None:
