@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.catalog import CHECKS
 from metalmark.doctor.check import Finding
-from metalmark.doctor.scene import Disk, Heat, Nvidia, NvidiaGpu, OpenFiles, Power, Scene, Swap
+from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, Scene, Swap
+from metalmark.machine.mac_state import Heat, Power
 from metalmark.runner.ask import NoAnswer
 
 GIB = 2**30

@@ -6,20 +6,10 @@ import pytest
 
 from metalmark.doctor.catalog import CHECKS, examine, exit_code, find
 from metalmark.doctor.check import Check, Severity
-from metalmark.doctor.scene import (
-    Disk,
-    Heat,
-    Nvidia,
-    NvidiaGpu,
-    OpenFiles,
-    OpenMp,
-    Power,
-    Scene,
-    Swap,
-    Trouble,
-)
+from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, OpenMp, Scene, Swap, Trouble
 from metalmark.errors import UsageError
 from metalmark.machine.cgroup import Limits
+from metalmark.machine.mac_state import Heat, Power
 from tests.doctor.scenes import GIB, LINUX, MAC, NVIDIA, broken, change, look, probe
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -108,10 +98,15 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("jax-on-mac", change(MAC, packages={"jax": "0.10.2"}), [NOTE], "CPU"),
     ("known-wrong-results", torch_mac("2.3.1"), [WARNING, NOTE, NOTE, NOTE], "118115"),
     ("known-wrong-results", torch_mac("2.13.0"), [NOTE] * 5, "193487"),
-    ("cpu-only-build", change(NVIDIA, probes=LINUX.probes), [WARNING, NOTE, NOTE], "https://pypi.org/simple"),
+    (
+        "cpu-only-build",
+        change(NVIDIA, probes=LINUX.probes),
+        [WARNING, NOTE, NOTE],
+        "pip install --force-reinstall torch",
+    ),
     ("cpu-only-build", change(NVIDIA, environment={"CUDA_VISIBLE_DEVICES": ""}), [WARNING], "unset"),
     ("driver-too-old", driver((12, 2), "13.0"), [ERROR], "driver 580 or newer"),
-    ("driver-too-old", driver((11, 4), "12.8"), [ERROR], "whl/cu118"),
+    ("driver-too-old", driver((11, 4), "12.8"), [ERROR], "Choose CUDA 11.8 at https://pytorch.org"),
     ("gpu-in-use", gpu(used_bytes=20 * GIB, processes=2), [WARNING], "2 other processes"),
     ("gpu-in-use", gpu(used_bytes=20 * GIB), [WARNING], "not seen"),
     ("gpu-in-use", gpu(busy_percent=97), [WARNING], "97% busy"),

@@ -98,10 +98,10 @@ PAIR = {HIGH: "set 1", LOW: "set 0.8"}
         ({HIGH: "0"}, PAIR, "0 takes"),
         ({HIGH: "0.7"}, {HIGH: "set 0.7", LOW: "set 0.56"}, "invalid low watermark ratio"),
         ({HIGH: "1.0", LOW: "1.2"}, PAIR, "invalid low watermark ratio"),
-        ({HIGH: "3"}, PAIR, "no number from 0 to 2"),
-        ({HIGH: "nan"}, PAIR, "no number from 0 to 2"),
-        ({HIGH: "high"}, PAIR, "no number from 0 to 2"),
-        ({HIGH: "1.0", LOW: "-1"}, PAIR, "no number from 0 to 2"),
+        ({HIGH: "3"}, PAIR, "High 3 is not from 0 to 2"),
+        ({HIGH: "nan"}, PAIR, "High nan is not from 0 to 2"),
+        ({HIGH: "high"}, PAIR, "0 takes"),
+        ({HIGH: "1.0", LOW: "-1"}, PAIR, "Low -1 is not from 0 to high 1"),
     ],
 )
 def test_watermarks_are_set_as_a_pair(environment: dict[str, str], expected: dict[str, str], word: str) -> None:

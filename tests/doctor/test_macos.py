@@ -8,7 +8,8 @@ import pytest
 
 from metalmark.doctor import macos
 from metalmark.doctor.here import environment, parse_meminfo
-from metalmark.doctor.scene import Heat, Power, Swap
+from metalmark.doctor.scene import Swap
+from metalmark.machine.mac_state import Heat, Power
 from metalmark.record import Absent
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
@@ -60,7 +61,7 @@ def test_settings() -> None:
 
 
 def test_heat() -> None:
-    assert macos.read_heat("Note: No thermal warning level has been recorded\n") == {"heat": Heat()}
+    assert macos.read_heat("Note: No thermal warning level has been recorded\n") == {"heat": Heat(warning_level=0)}
     held = macos.read_heat("\tCPU_Scheduler_Limit \t= 100\n\tCPU_Speed_Limit \t= 62\nThermal Warning Level = 1\n")
     assert held == {"heat": Heat(speed_limit_percent=62, warning_level=1)}
     assert isinstance(macos.read_heat("hot"), Absent)
@@ -110,6 +111,6 @@ def test_recorded_pressure() -> None:
 @needs_samples
 def test_recorded_heat() -> None:
     folder = SAMPLES / "thermal"
-    assert macos.read_heat((folder / "pmset_therm_nominal_notes.txt").read_text()) == {"heat": Heat()}
+    assert macos.read_heat((folder / "pmset_therm_nominal_notes.txt").read_text()) == {"heat": Heat(warning_level=0)}
     limits = macos.read_heat((folder / "pmset_therm_cpu_limits.txt").read_text())
     assert limits == {"heat": Heat(speed_limit_percent=100)}

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from enum import StrEnum
 
 from msgspec import Struct
 
+from metalmark.doctor import watermarks
 from metalmark.doctor.leftovers import leftovers
+from metalmark.doctor.loader_checks import raised_limit, too_few_files
 from metalmark.doctor.scene import Scene
+from metalmark.doctor.watermarks import DEFAULT_HIGH, DEFAULT_LOW, HIGH, LOW, LOW_SHARE, SAFE_HIGH
 from metalmark.machine.words import to_count
 
-FEW_FILES = 1024
-ENOUGH_FILES = 4096
-HIGH = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
-LOW = "PYTORCH_MPS_LOW_WATERMARK_RATIO"
-DEFAULT_HIGH = 1.7
-DEFAULT_LOW = 1.4
-HIGHEST = 2.0
-RECOMMENDED_SHARE = 0.75
-"""Of a Mac's memory, about: what Metal recommends as a working set where no wired limit is set."""
-SAFE_HIGH = 1.0
-LOW_SHARE = 0.8
 _GIB = 2**30
 _MIB = 2**20
 
@@ -49,9 +40,9 @@ def advise(scene: Scene) -> tuple[Step, ...]:
 
 def _open_files(scene: Scene) -> Iterator[Step]:
     files = scene.open_files
-    if files is None or files.soft is None or files.soft >= FEW_FILES:
+    if files is None or files.soft is None or not too_few_files(files.soft, scene.usable_cores):
         return
-    target = ENOUGH_FILES if files.hard is None else min(ENOUGH_FILES, files.hard)
+    target = raised_limit(files)
     here = f"A process may hold {files.soft} files open here, and each loader worker takes its share of them"
     if target > files.soft:
         why = f'{here}: too few end in "Too many open files".'
@@ -90,8 +81,8 @@ def _watermarks(scene: Scene) -> Iterator[Step]:
     trouble = _watermark_trouble(scene)
     if trouble is None:
         return
-    high = _ratio(scene.environment.get(HIGH))
-    chosen = high if high is not None and 0 < high < DEFAULT_LOW else SAFE_HIGH
+    high = watermarks.read(scene).high
+    chosen = high if HIGH in scene.environment and 0 < high < DEFAULT_LOW else SAFE_HIGH
     yield Step(deed=Deed.SET, name=HIGH, value=f"{chosen:g}", why=trouble)
     why = "Always together with the other: its default, 1.4, is refused above a lower high one."
     yield Step(deed=Deed.SET, name=LOW, value=f"{chosen * LOW_SHARE:g}", why=why)
@@ -99,20 +90,20 @@ def _watermarks(scene: Scene) -> Iterator[Step]:
 
 def _watermark_trouble(scene: Scene) -> str | None:
     """What is wrong with PyTorch's limits on Metal's memory as they stand."""
-    given_high, given_low = scene.environment.get(HIGH), scene.environment.get(LOW)
-    high = DEFAULT_HIGH if given_high is None else _ratio(given_high)
-    low = DEFAULT_LOW if given_low is None else _ratio(given_low)
-    if high is None or low is None:
-        return "One of PyTorch's two limits on Metal's memory is no number from 0 to 2: PyTorch will refuse to start."
-    if high == 0:
+    found = watermarks.read(scene)
+    if found.out_of_range:
+        return f"High {scene.environment[HIGH]} is not from 0 to {watermarks.MOST:g}: PyTorch will refuse to start."
+    if found.unlimited:
         return (
             "0 takes PyTorch's limit on Metal's memory away: a job that is too large makes the Mac swap until it hangs."
         )
-    if low > high:
-        return f'Low {low:g} is above high {high:g}: PyTorch stops with "invalid low watermark ratio".'
-    if given_high is None and scene.memory_bytes:
+    if found.crossed:
+        return (
+            f'Low {found.low:g} is not from 0 to high {found.high:g}: PyTorch stops with "invalid low watermark ratio".'
+        )
+    if HIGH not in scene.environment and scene.memory_bytes:
         wired_mb = to_count(scene.sysctl.get("iogpu.wired_limit_mb")) or 0
-        recommended = wired_mb * _MIB if wired_mb else RECOMMENDED_SHARE * scene.memory_bytes
+        recommended = wired_mb * _MIB if wired_mb else watermarks.RECOMMENDED * scene.memory_bytes
         if DEFAULT_HIGH * recommended > scene.memory_bytes:
             return (
                 f"PyTorch's own limit on Metal's memory, 1.7 times what Metal recommends, is about "
@@ -125,15 +116,6 @@ def _watermark_trouble(scene: Scene) -> str | None:
 def _leftovers(scene: Scene) -> Iterator[Step]:
     for name, why in leftovers(scene):
         yield Step(deed=Deed.UNSET, name=name, why=why)
-
-
-def _ratio(text: str | None) -> float | None:
-    """None for what PyTorch would refuse."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 <= value <= HIGHEST else None
 
 
 def _installed(scene: Scene, framework: str) -> bool:

@@ -16,8 +16,9 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from metalmark.data.fetch import cache_folder
-from metalmark.doctor.scene import Disk, OpenFiles, Power, Swap
+from metalmark.doctor.scene import Disk, OpenFiles, Swap
 from metalmark.machine.cgroup import limits
+from metalmark.machine.mac_state import Power
 from metalmark.machine.words import to_count
 from metalmark.scrub import scrub
 from metalmark.telemetry.system import SystemSensor

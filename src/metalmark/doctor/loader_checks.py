@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metalmark.doctor.check import Check, Finding, note, warning
-from metalmark.doctor.scene import Scene
+from metalmark.doctor.scene import OpenFiles, Scene
 
 FILES_OF_PROCESS = 64
 """Open in a training script before any worker starts, about."""
@@ -12,6 +12,7 @@ FILES_PER_WORKER = 2 * 9
 validation, are open at once in most scripts."""
 MOST_WORKERS = 32
 """More than anybody starts, however many cores there are."""
+FEWEST_FILES = 256
 RAISED = 4096
 LEAST_SHARED_BYTES = 512 * 2**20
 FORKSERVER = (3, 14)
@@ -21,14 +22,22 @@ def workers_allowed(soft: int) -> int:
     return max(0, (soft - FILES_OF_PROCESS) // FILES_PER_WORKER)
 
 
+def too_few_files(soft: int, cores: int | None) -> bool:
+    """Whether a loader with a worker a core could run out of them; a Mac's 256 are few whatever the cores."""
+    return soft <= FEWEST_FILES or (cores is not None and workers_allowed(soft) < min(cores, MOST_WORKERS))
+
+
+def raised_limit(files: OpenFiles) -> int:
+    return RAISED if files.hard is None else min(RAISED, files.hard)
+
+
 def open_files(scene: Scene) -> Finding | None:
     limit, cores = scene.open_files, scene.usable_cores
     if limit is None or limit.soft is None or cores is None or not scene.has("torch"):
         return None
-    allowed = workers_allowed(limit.soft)
-    if allowed >= min(cores, MOST_WORKERS) and limit.soft > 256:
+    if not too_few_files(limit.soft, cores):
         return None
-    raised = RAISED if limit.hard is None else min(RAISED, limit.hard)
+    allowed, raised = workers_allowed(limit.soft), raised_limit(limit)
     no_use = " Setting the sharing strategy to file_system does nothing on macOS: it is the only one there." * scene.mac
     return warning(
         'Few open files are allowed: loaders with workers fail with "Too many open files"',

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from metalmark.doctor.scene import Heat, Power, Swap, Trouble
+from metalmark.doctor.scene import Swap, Trouble
 from metalmark.machine.apple import parse_sysctl
+from metalmark.machine.mac_state import parse_free_memory, parse_heat, parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
 from metalmark.machine.words import to_count
 from metalmark.record import Absent
@@ -32,11 +33,6 @@ SYSCTL_KEYS = (
 
 _SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)\s*([KMGT]?)"
 _SWAP = re.compile(rf"total\s*=\s*{_SIZE}\s+used\s*=\s*{_SIZE}")
-_FREE = re.compile(r"free percentage:\s*(\d{1,3})\s*%")
-_DRAWING = re.compile(r"drawing from '([^']+)'")
-_PERCENT = re.compile(r"(\d{1,3})%")
-_SETTING = re.compile(r"^\s*([A-Za-z_ ]+?)\s*=\s*(\d{1,6})\s*$", re.MULTILINE)
-_LOW_POWER = re.compile(r"^\s*lowpowermode\s+(\d)\s*$", re.MULTILINE)
 
 
 class MacTool(Struct, frozen=True, kw_only=True):
@@ -87,42 +83,24 @@ def parse_swap(text: str) -> Swap | None:
 
 
 def read_pressure(text: str) -> dict[str, Any] | Absent:
-    match = _FREE.search(text)
-    percent = int(match[1]) if match else None
-    if percent is None or percent > 100:
-        return _unreadable("no free percentage")
-    return {"memory_free_percent": percent}
+    percent = parse_free_memory(text)
+    return _unreadable("no free percentage") if percent is None else {"memory_free_percent": percent}
 
 
 def read_battery(text: str) -> dict[str, Any] | Absent:
-    """A Mac without a battery draws from AC Power and names no percentage."""
-    match = _DRAWING.search(text)
-    if match is None:
-        return _unreadable("no source of power")
-    percent = _PERCENT.search(text)
-    charge = int(percent[1]) if percent and int(percent[1]) <= 100 else None
-    return {"power": Power(on_battery=match[1] == "Battery Power", percent=charge)}
+    power = parse_power(text)
+    return _unreadable("no source of power") if power is None else {"power": power}
 
 
 def read_heat(text: str) -> dict[str, Any] | Absent:
-    """Only "Note: No ..." lines when all is well."""
-    settings = {key.strip().lower().replace("_", " "): int(value) for key, value in _SETTING.findall(text)}
-    if not settings and "Note: No" not in text:
-        return _unreadable("neither a level nor a note that there is none")
-    speed = settings.get("cpu speed limit")
-    return {
-        "heat": Heat(
-            speed_limit_percent=speed if speed is not None and speed <= 100 else None,
-            warning_level=settings.get("thermal warning level"),
-        )
-    }
+    heat = parse_heat(text)
+    return _unreadable("neither a level nor a note that there is none") if heat is None else {"heat": heat}
 
 
 def read_settings(text: str) -> dict[str, Any] | Absent:
-    """Macs that have no low-power mode do not list it."""
-    match = _LOW_POWER.search(text)
-    if match:
-        return {"low_power": match[1] == "1"}
+    low_power = parse_low_power(text)
+    if low_power is not None:
+        return {"low_power": low_power}
     return {} if "power settings" in text or "Currently in use" in text else _unreadable("no power settings")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from metalmark.backends.base import Probe
 from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.known.cuda import INSTALL_TORCH
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.versions import release
 
@@ -122,12 +123,12 @@ def _major(scene: Scene) -> int | None:
 
 
 def _torch_install(scene: Scene) -> str:
-    """PyPI's build is for the newest CUDA; older drivers have an index of their own."""
+    """The usual build is for the newest CUDA; older drivers need one of those that PyTorch's own page gives."""
     cuda = scene.nvidia.cuda if scene.nvidia else None
     if cuda is None or cuda >= (13, 0):
-        return "pip install torch --index-url https://pypi.org/simple"
-    name = "cu118" if cuda[0] < 12 else "cu128" if cuda >= (12, 8) else "cu126"
-    return f"pip install torch --index-url https://download.pytorch.org/whl/{name}"
+        return "pip install --force-reinstall torch"
+    name = "11.8" if cuda[0] < 12 else "12.8" if cuda >= (12, 8) else "12.6"
+    return f"Choose CUDA {name} at {INSTALL_TORCH} and run the line it gives."
 
 
 def _older(scene: Scene, framework: str) -> str:

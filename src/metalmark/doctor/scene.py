@@ -7,6 +7,7 @@ from msgspec import Struct
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.versions import at_least, release
 from metalmark.machine.cgroup import Limits
+from metalmark.machine.mac_state import Heat, Power
 from metalmark.record import Machine
 from metalmark.runner.ask import NoAnswer
 
@@ -21,17 +22,6 @@ class Trouble(Struct, frozen=True, kw_only=True):
 class Swap(Struct, frozen=True, kw_only=True):
     total_bytes: int
     used_bytes: int
-
-
-class Power(Struct, frozen=True, kw_only=True):
-    on_battery: bool
-    percent: int | None = None
-
-
-class Heat(Struct, frozen=True, kw_only=True):
-    speed_limit_percent: int | None = None
-    """Below 100: the system holds the processors back."""
-    warning_level: int | None = None
 
 
 class OpenFiles(Struct, frozen=True, kw_only=True):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterator
 
+from metalmark.doctor import watermarks
 from metalmark.doctor.check import Check, Finding, error, issue, note, warning
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.versions import older
+from metalmark.doctor.watermarks import DEFAULT_HIGH, HIGH, LOW
 from metalmark.machine.words import to_count
 
 DOCS = ("https://docs.pytorch.org/docs/stable/mps_environment_variables.html",)
-HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
 FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
-DEFAULT_HIGH, DEFAULT_LOW, MOST = 1.7, 1.4, 2.0
-RECOMMENDED = 0.75
-"""recommendedMaxWorkingSetSize as a share of the memory, about."""
 RESERVE = 0.9
 
 # Variable → the PyTorch that first read it.
@@ -98,28 +95,28 @@ def useless_variables(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def watermarks(scene: Scene) -> Finding | None:
+def watermark_pair(scene: Scene) -> Finding | None:
     if not scene.mac or not scene.has("torch") or not {HIGH, LOW} & set(scene.environment):
         return None
-    high, low = _ratio(scene, HIGH, DEFAULT_HIGH), _ratio(scene, LOW, DEFAULT_LOW)
+    found = watermarks.read(scene)
     shown = ", ".join(f"{name}={scene.environment[name]}" for name in (HIGH, LOW) if name in scene.environment)
-    both = (f"export {HIGH}=1.0 {LOW}=0.9",)
-    if not 0 <= high <= MOST:
+    both = (watermarks.SAFE,)
+    if found.out_of_range:
         return error(
             "The high watermark is out of range: PyTorch refuses to use Metal",
-            evidence=f"{shown}; it must be from 0 to {MOST:g}",
+            evidence=f"{shown}; it must be from 0 to {watermarks.MOST:g}",
             why='The first tensor on the GPU fails with "invalid high watermark ratio".',
             fix=both,
         )
-    if not 0 <= low <= (high or MOST):
-        without = "" if LOW in scene.environment else f"; {LOW} is not set, so it is {DEFAULT_LOW:g}"
+    if found.crossed:
+        without = "" if LOW in scene.environment else f"; {LOW} is not set, so it is {found.low:g}"
         return error(
             "The low watermark is above the high one: PyTorch refuses to use Metal",
             evidence=f"{shown}{without}",
             why='The first tensor on the GPU fails with "invalid low watermark ratio". Lower both together.',
             fix=both,
         )
-    if high == 0:
+    if found.unlimited:
         return warning(
             "PyTorch's memory limit on Metal is switched off",
             evidence=shown,
@@ -133,13 +130,13 @@ def memory_limit(scene: Scene) -> Finding | None:
     """The default lets a job grow beyond the memory."""
     if not scene.present("torch", "mps") or HIGH in scene.environment:
         return None
-    limit = DEFAULT_HIGH * RECOMMENDED
+    share = watermarks.RECOMMENDED
     return note(
         "PyTorch may use more than this Mac's memory: jobs that are too large swap instead of failing",
-        evidence=f"{HIGH} is not set: the limit is {DEFAULT_HIGH:g} times about {RECOMMENDED:.0%} of the memory, "
-        f"{limit:.0%}",
+        evidence=f"{HIGH} is not set: the limit is {DEFAULT_HIGH:g} times about {share:.0%} of the memory, "
+        f"{DEFAULT_HIGH * share:.0%}",
         why="A job in swap is many times slower and looks like a slow GPU. Lowered limits turn it into an error.",
-        fix=(f"export {HIGH}=1.0 {LOW}=0.9",),
+        fix=(watermarks.SAFE,),
     )
 
 
@@ -183,16 +180,6 @@ def float64(scene: Scene) -> Finding | None:
     )
 
 
-def _ratio(scene: Scene, name: str, default: float) -> float:
-    if name not in scene.environment:
-        return default
-    try:
-        value = float(scene.environment[name])
-    except ValueError:
-        return 0.0  # as strtod reads what is no number
-    return value if math.isfinite(value) else MOST + 1
-
-
 CHECKS = (
     Check(
         name="mps-unavailable",
@@ -232,7 +219,7 @@ CHECKS = (
         'above it, and the first allocation raises "invalid low watermark ratio". A high watermark of 0 means no '
         "limit.",
         sources=DOCS,
-        examine=watermarks,
+        examine=watermark_pair,
     ),
     Check(
         name="mps-memory-limit",

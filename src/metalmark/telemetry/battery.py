@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from metalmark.machine.mac_state import parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
@@ -18,10 +18,6 @@ from metalmark.telemetry.pace import TOOL_EVERY_S, Pace
 _PROFILE = Path("/sys/firmware/acpi/platform_profile")
 _EVERY_S = 1.0
 _PMSET = "/usr/bin/pmset"
-_SOURCE = re.compile(r"drawing from '([^'\n]+)'")
-_CHARGE = re.compile(r"\b(\d{1,3})%")
-# Macs with a high power mode too have `powermode`: 0 automatic, 1 low, 2 high.
-_LOW = re.compile(r"^\s*(?:lowpowermode|powermode)\s+(\d)\b", re.MULTILINE)
 
 
 class BatterySensor:
@@ -84,17 +80,19 @@ def _psutil_battery() -> Any:
 
 def parse_batt(text: str) -> list[Reading]:
     """`pmset -g batt`: where the power comes from; a Mac without a battery has no charge."""
-    source, charge = _SOURCE.search(text), _CHARGE.search(text)
-    readings = [_state("on_battery", source[1] == "Battery Power", None)] if source else []
-    if charge and int(charge[1]) <= 100:
-        readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=int(charge[1])))
+    power = parse_power(text)
+    if power is None:
+        return []
+    readings = [_state("on_battery", power.on_battery, None)]
+    if power.percent is not None:
+        readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=power.percent))
     return readings
 
 
 def parse_settings(text: str) -> list[Reading]:
     """`pmset -g`: the settings in force."""
-    found = _LOW.findall(text)
-    return [_state("low_power_mode", "1" in found, None)] if found else []
+    low_power = parse_low_power(text)
+    return [] if low_power is None else [_state("low_power_mode", low_power, None)]
 
 
 def _state(name: str, on: bool, source: str | None) -> Reading:

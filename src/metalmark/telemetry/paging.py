@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from metalmark.machine.mac_state import parse_free_memory
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
@@ -16,7 +17,6 @@ from metalmark.telemetry.pace import TOOL_EVERY_S
 
 _PAGE = re.compile(r"page size of (\d{1,9}) bytes")
 _SWAPPED = re.compile(r"^Swap(in|out)s:\s*(\d{1,18})\.?\s*$", re.MULTILINE)
-_FREE = re.compile(r"memory free percentage:\s*(\d{1,3})(?:\.\d+)?%")
 
 
 class PagingSensor:
@@ -56,7 +56,7 @@ def parse_vm_stat(text: str) -> dict[str, float]:
 
 
 def parse_pressure(text: str) -> list[Reading]:
-    free = _FREE.search(text)
-    if free is None or int(free[1]) > 100:
+    percent = parse_free_memory(text)
+    if percent is None:
         return []
-    return [Reading(name="system_memory_free", unit=Unit.PERCENT, value=int(free[1]), source="memory_pressure")]
+    return [Reading(name="system_memory_free", unit=Unit.PERCENT, value=percent, source="memory_pressure")]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from metalmark.machine.mac_state import parse_heat
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, Unit
 from metalmark.telemetry.pace import TOOL_EVERY_S
-
-_LIMIT = re.compile(r"\bCPU_Speed_Limit\s*=\s*(\d{1,3})\b")
-_WARNING = re.compile(
-    r"^\s*(?:thermal|performance)\s+(?:warning\s+)?level\s*[:=]\s*(\d+)", re.IGNORECASE | re.MULTILINE
-)
-_NO_WARNING = re.compile(r"No (?:thermal|performance) warning level", re.IGNORECASE)
 
 
 class ThermalSensor:
@@ -38,10 +32,10 @@ class ThermalSensor:
 
 
 def parse_therm(text: str) -> list[Reading]:
+    heat = parse_heat(text)
     readings: list[Reading] = []
-    levels, limit = [int(level) for level in _WARNING.findall(text)], _LIMIT.search(text)
-    if levels or _NO_WARNING.search(text):
-        readings.append(Reading(name="thermal_warning", unit=Unit.RATIO, value=float(any(levels))))
-    if limit and int(limit[1]) <= 100:
-        readings.append(Reading(name="cpu_speed_limit", unit=Unit.PERCENT, value=int(limit[1])))
+    if heat is not None and heat.warning_level is not None:
+        readings.append(Reading(name="thermal_warning", unit=Unit.RATIO, value=float(heat.warning_level > 0)))
+    if heat is not None and heat.speed_limit_percent is not None:
+        readings.append(Reading(name="cpu_speed_limit", unit=Unit.PERCENT, value=heat.speed_limit_percent))
     return readings

@@ -34,7 +34,7 @@ ERRORS = (
         r"|the provided PTX was compiled with an unsupported toolchain",
         happened="The framework was built for a newer CUDA than the driver can run.",
         change="Update the driver, or install a build of the framework for the CUDA that nvidia-smi names at its top.",
-        fix=("nvidia-smi", "pip install torch --index-url https://download.pytorch.org/whl/cu126"),
+        fix=("nvidia-smi", f"Choose that CUDA at {INSTALL_TORCH} and run the line it gives."),
         source=DRIVERS,
     ),
     KnownError(
@@ -64,7 +64,7 @@ ERRORS = (
         "extensions again with TORCH_CUDA_ARCH_LIST set.",
         fix=(
             'python -c "import torch; print(torch.cuda.get_device_capability(), torch.cuda.get_arch_list())"',
-            "pip install --upgrade torch --index-url https://download.pytorch.org/whl/cu128",
+            f"Choose the CUDA for your GPU at {INSTALL_TORCH} and run the line it gives.",
         ),
         source=INSTALL_TORCH,
     ),
@@ -156,7 +156,7 @@ ERRORS = (
         "name.",
         change="With an NVIDIA GPU, install the CUDA build. Without one, let the program choose what is there.",
         fix=(
-            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
+            f"Choose CUDA at {INSTALL_TORCH} and run the line it gives, with --force-reinstall.",
             "device = torch.accelerator.current_accelerator() or torch.device('cpu')  # PyTorch 2.6+",
         ),
         source=INSTALL_TORCH,
