@@ -8,7 +8,7 @@ from pathlib import Path
 
 from metalmark.plan import word
 from metalmark.workload import Workload
-from metalmark.workloads.catalog import BUILT_IN, load
+from metalmark.workloads.catalog import load, shown_names
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "workloads"
 BEGIN, END = "<!-- from the catalogue -->", "<!-- end -->"
@@ -41,10 +41,8 @@ def page_with_block(text: str, workload: Workload) -> str:
 
 def main(check: bool) -> int:
     stale = []
-    for name in BUILT_IN:
+    for name in shown_names():
         workload = load(name)
-        if workload.hidden:
-            continue
         path = PAGES / f"{name}.md"
         text = path.read_text() if path.exists() else f"# {name}\n"
         made = page_with_block(text, workload)

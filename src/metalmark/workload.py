@@ -114,7 +114,6 @@ class Workload:
     """Where its batches come from unless --data-from says otherwise."""
     notes: Callable[[Params], tuple[str, ...]] | None = None
     """What a reader of a record must know that its parameters do not say."""
-    hidden: bool = False
     origin: str = field(init=False, default="")
     """The file of a user's own, so that a loader's worker process can find it again; empty for the catalogue's."""
     info: WorkloadInfo = field(init=False)

@@ -23,6 +23,7 @@ from metalmark.doctor.collect import Means, collect
 from metalmark.doctor.macos import TOOLS, MacTool, names
 from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene
 from metalmark.doctor.together import ask_together
+from metalmark.machine.nvml import Nvml
 from metalmark.record import Absent
 from metalmark.report.doctor_page import document, page
 from metalmark.runner.ask import NoAnswer
@@ -272,7 +273,7 @@ def test_installed_packages_are_read_without_importing_them() -> None:
     }
 
 
-class Nvml:
+class Driver:
     """NVML of a machine whose GPU is in use, and whose second one has fallen off the bus."""
 
     class NVMLError(Exception):
@@ -319,7 +320,7 @@ class Nvml:
 
 def test_nvidia_s_driver_says_who_is_there() -> None:
     busy = NvidiaGpu(name="NVIDIA H100", memory_bytes=80 * 2**30, used_bytes=40 * 2**30, processes=1, busy_percent=93)
-    assert nvidia.describe(Nvml()) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
+    assert nvidia.describe(Nvml(Driver())) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
 
 
 def test_this_machine_is_collected_without_a_fault_of_ours() -> None:

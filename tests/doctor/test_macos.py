@@ -113,4 +113,4 @@ def test_recorded_heat() -> None:
     folder = SAMPLES / "thermal"
     assert macos.read_heat((folder / "pmset_therm_nominal_notes.txt").read_text()) == {"heat": Heat(warning_level=0)}
     limits = macos.read_heat((folder / "pmset_therm_cpu_limits.txt").read_text())
-    assert limits == {"heat": Heat(speed_limit_percent=100)}
+    assert limits == {"heat": Heat(speed_limit_percent=100, warning_level=0)}

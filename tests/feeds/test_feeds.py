@@ -107,8 +107,48 @@ def test_the_frameworks_own_loaders_keep_the_order(framework: str, options: list
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        timeout=200,
     )
     assert run.stdout.strip().endswith("good"), run.stderr[-2000:]
+
+
+TAP = """
+import threading
+import tensorflow
+from metalmark.feeds.on_tensorflow import Tap
+from tests.feeds.test_feeds import make_source
+entered, leave = threading.Event(), threading.Event()
+class Slow:
+    source = make_source()
+    def __getitem__(self, number):
+        if number:
+            entered.set()
+            leave.wait()
+        return self.source[number]
+tap = Tap(Slow())
+caller = threading.Thread(target=tap, args=(1,))
+caller.start()
+entered.wait()
+closer = threading.Thread(target=tap.close)
+closer.start()
+closer.join(0.3)
+print("waits" if closer.is_alive() else "left")
+leave.set()
+closer.join()
+caller.join()
+print("same" if tap(2) is tap.first else "another")
+"""
+
+
+def test_a_closed_tap_is_left_only_when_nobody_is_in_it() -> None:
+    """A thread of tf.data inside Python while the interpreter ends would hang the process for ever."""
+    if FRAMEWORKS["tensorflow"].missing():
+        pytest.skip("tensorflow is not installed")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    run = subprocess.run(
+        [sys.executable, "-c", TAP], capture_output=True, text=True, check=False, env=environment, timeout=200
+    )
+    assert run.stdout.split() == ["waits", "same"], run.stderr[-2000:]
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mlx"])

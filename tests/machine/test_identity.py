@@ -12,6 +12,7 @@ import pytest
 
 from metalmark.machine.identity import as_mac, identify, with_peaks
 from metalmark.machine.nvidia import describe, read_gpus
+from metalmark.machine.nvml import Nvml
 from metalmark.record import Absent, Gpu, Machine, Peak
 
 PLAIN = Machine(
@@ -122,7 +123,7 @@ def test_nvidia_gpus_of_this_machine() -> None:
     assert all(gpu.name and gpu.driver for gpu in gpus)
 
 
-class Nvml:
+class Driver:
     """NVML of a machine whose second GPU shares the host's memory, and whose third has fallen off the bus."""
 
     class NVMLError(Exception):
@@ -152,7 +153,7 @@ class Nvml:
 
 
 def test_what_an_nvidia_gpu_does_not_tell_is_none() -> None:
-    assert describe(Nvml()) == (
+    assert describe(Nvml(Driver())) == (
         Gpu(name="NVIDIA H100", memory_bytes=80 * 2**30, driver="580.1"),
         Gpu(name="NVIDIA GB10", driver="580.1"),
     )

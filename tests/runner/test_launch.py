@@ -42,6 +42,13 @@ def test_a_cell_completes(fake_plan: Plans, mode: Mode) -> None:
     assert {"process_cpu", "process_memory"} <= {series.name for series in ended.telemetry.series}
 
 
+def test_what_was_measured_is_kept_though_the_process_never_ends(
+    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.Worker, "module", "tests.runner.hangs_at_its_end")
+    assert isinstance(run_cell(fake_plan(budget=Budget(steps=20, stall_s=5))).outcome, Completed)
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "signal_name"),
     [

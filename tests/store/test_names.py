@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from metalmark.errors import UsageError
 from metalmark.store.sqlite import LAYOUT, Store
 from tests.samples import record
+from tests.store.killing import kill_after
 
 
 def test_a_name_moves_and_a_tag_gathers(store_file: Path) -> None:
@@ -106,19 +105,7 @@ with Store(Path(sys.argv[1])) as store:
 def test_kill_minus_nine_leaves_the_old_name_or_the_new_one(store_file: Path) -> None:
     with Store(store_file) as store:
         store.add(record())
-    root = Path(__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(store_file)], stdout=subprocess.PIPE, text=True, cwd=root
-    )
-    assert writer.stdout is not None
-    said = -1
-    for line in writer.stdout:
-        said = int(line)
-        if said == 40:
-            writer.kill()
-            break
-    writer.wait()
-    writer.stdout.close()
+    said = kill_after(KILLED, store_file)
     with Store(store_file) as store:
         named = [run for run, names in store.names().items() if names == ["main"]]
         assert store.count() == 1

@@ -15,6 +15,7 @@ from metalmark.store.place import store_path
 from metalmark.store.sqlite import LAYOUT, Store
 from metalmark.sweep import Sweep, new_id, now_utc
 from tests.samples import completed, failed, plan, record
+from tests.store.killing import kill_after
 
 
 def test_what_goes_in_comes_out(store_file: Path) -> None:
@@ -217,19 +218,7 @@ with Store(Path(sys.argv[1])) as store:
 
 
 def test_kill_minus_nine_loses_nothing_that_was_committed(store_file: Path) -> None:
-    root = Path(__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(store_file)], stdout=subprocess.PIPE, text=True, cwd=root
-    )
-    assert writer.stdout is not None
-    said = -1
-    for line in writer.stdout:
-        said = int(line)
-        if said == 40:
-            writer.kill()
-            break
-    writer.wait()
-    writer.stdout.close()
+    said = kill_after(KILLED, store_file)
     with Store(store_file) as store:
         cells = sorted(found.cell for found in store.find([]))
     assert cells == list(range(len(cells)))

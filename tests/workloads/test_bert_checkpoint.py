@@ -99,16 +99,19 @@ def test_every_framework_reads_the_same_network(framework: str, folder: Path) ->
     np.testing.assert_allclose(logits(framework, folder), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_a_cell_says_which_network_it_was(folder: Path) -> None:
-    plan = Plan(
+def make_plan(weights: Path) -> Plan:
+    return Plan(
         workload="bert",
-        params={"batch_size": 4, "seq_len": 7, "size": "base", "attention": "sdpa", "weights": str(folder)},
+        params={"batch_size": 4, "seq_len": 7, "size": "base", "attention": "sdpa", "weights": str(weights)},
         mode=Mode.TRAINING,
         framework="torch",
         device=Device(kind=DeviceKind.CPU),
         budget=Budget(steps=4),
     )
-    outcome = run_cell(plan).outcome
+
+
+def test_a_cell_says_which_network_it_was(folder: Path) -> None:
+    outcome = run_cell(make_plan(folder)).outcome
     assert isinstance(outcome, Completed), outcome
     assert "2 layers of 24" in " ".join(outcome.notes)
     assert outcome.parameters < 100_000
@@ -149,15 +152,7 @@ def test_a_missing_config_and_an_empty_folder_say_what_to_do(tmp_path: Path) -> 
 
 
 def test_a_cell_with_bad_weights_is_a_failed_cell(tmp_path: Path) -> None:
-    plan = Plan(
-        workload="bert",
-        params={"batch_size": 2, "seq_len": 7, "size": "base", "attention": "sdpa", "weights": str(tmp_path)},
-        mode=Mode.TRAINING,
-        framework="torch",
-        device=Device(kind=DeviceKind.CPU),
-        budget=Budget(steps=2),
-    )
-    outcome = run_cell(plan).outcome
+    outcome = run_cell(make_plan(tmp_path)).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind is not FailureKind.CRASHED
     assert "neither" in outcome.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -102,19 +103,12 @@ class Bench:
                 settled = sum(not was_interrupted(record) for record in records)
                 self._say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
 
-            def keep(record: Record) -> None:
-                records.append(record)
-                try:
-                    store.add(record)
-                except StoreError as error:
-                    raise StoreError(error.message, hint=f"{rescue(record, self._path)} {error.hint}") from error
-
             watches = self._watch and not self._quiet
             shown = (
                 make_watch(sweep, list(records)) if watches else make_display(sweep, list(records), quiet=self._quiet)
             )
             with shown as display:
-                whole = run_sweep(sweep, previous=list(records), keep=keep, listener=display)
+                whole = run_sweep(sweep, previous=list(records), keep=keeper(store, records), listener=display)
         cells = cells_of(records)
         self._print(sweep, records, cells, notes, form)
         if against:
@@ -148,6 +142,19 @@ class Bench:
     def _say(self, text: str) -> None:
         if not self._quiet:
             click.echo(text, err=True)
+
+
+def keeper(store: Store, records: list[Record]) -> Callable[[Record], None]:
+    """What is done with a record the moment its cell ends: a store that fails costs the sweep, never the record."""
+
+    def keep(record: Record) -> None:
+        records.append(record)
+        try:
+            store.add(record)
+        except StoreError as error:
+            raise StoreError(error.message, hint=f"{rescue(record, store.path)} {error.hint}") from error
+
+    return keep
 
 
 def choose_frameworks(text: str) -> tuple[list[str], bool, list[str]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from metalmark.cli.benching import choose_frameworks, exit_code
+from metalmark.cli.benching import choose_frameworks, exit_code, keeper
 from metalmark.cli.progress import make_display
 from metalmark.plan import Dtype
-from metalmark.record import Record
 from metalmark.report.ceiling_table import ceiling_table
 from metalmark.report.cells import cells_of
 from metalmark.report.exports import json_text
@@ -51,13 +50,8 @@ def measure(
         if missing:
             sweep = Sweep(id=new_id(), created_at=now_utc(), plans=missing)
             opened.add_sweep(sweep)
-
-            def keep(record: Record) -> None:
-                records.append(record)
-                opened.add(record)
-
             with make_display(sweep, [], quiet=quiet) as display:
-                whole = run_sweep(sweep, previous=[], keep=keep, listener=display)
+                whole = run_sweep(sweep, previous=[], keep=keeper(opened, records), listener=display)
     cells = [cells_of([record])[0] for record in sorted(records, key=lambda record: plans.index(record.plan))]
     if as_json:
         click.echo(json_text(records), nl=False)

@@ -76,7 +76,7 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
 
     with Store(store_path(store), readonly=True) as opened:
         records = opened.find(runs)
-        ceilings = ceilings_of(opened.of_workloads([MATMUL, COPY]))
+        ceilings = ceilings_of(() if form else opened.of_workloads([MATMUL, COPY]))
     cells = cells_of(records)
     if form == "json":
         click.echo(json_text(records), nl=False)

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from metalmark.machine.nvml import Nvml, with_nvml
 from metalmark.machine.words import to_count, to_name
-from metalmark.record import Gpu
+from metalmark.record import Absent, Gpu
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """All of them, whatever CUDA_VISIBLE_DEVICES says; none without a driver."""
-    try:
-        import pynvml
-    except ImportError:  # not installed on a Mac
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:  # no driver, or one that does not answer: the doctor says which
-        return ()
-    try:
-        return describe(pynvml)
-    finally:
-        pynvml.nvmlShutdown()
+    """All of them, whatever CUDA_VISIBLE_DEVICES says; none without a driver that answers: the doctor says why."""
+    found = with_nvml(describe)
+    return () if isinstance(found, Absent) else found
 
 
-def describe(nvml: Any) -> tuple[Gpu, ...]:
-    def ask(function: str, *arguments: object) -> Any:
-        try:
-            return getattr(nvml, function)(*arguments)
-        except nvml.NVMLError:  # this GPU or this driver does not know: the field stays None
-            return None
-
-    driver = to_name(ask("nvmlSystemGetDriverVersion"))
+def describe(nvml: Nvml) -> tuple[Gpu, ...]:
+    driver = to_name(nvml.ask("nvmlSystemGetDriverVersion"))
     gpus: list[Gpu] = []
-    for index in range(ask("nvmlDeviceGetCount") or 0):
-        gpu = ask("nvmlDeviceGetHandleByIndex", index)
+    for index in range(nvml.ask("nvmlDeviceGetCount") or 0):
+        gpu = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         if gpu is None:
             continue
         # A GPU that shares the host's memory has none of its own to tell.
-        memory = ask("nvmlDeviceGetMemoryInfo", gpu)
+        memory = nvml.ask("nvmlDeviceGetMemoryInfo", gpu)
         gpus.append(
             Gpu(
-                name=to_name(ask("nvmlDeviceGetName", gpu)) or "NVIDIA GPU",
+                name=to_name(nvml.ask("nvmlDeviceGetName", gpu)) or "NVIDIA GPU",
                 memory_bytes=to_count(memory.total) if memory is not None else None,
                 driver=driver,
             )

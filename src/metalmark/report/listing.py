@@ -12,13 +12,13 @@ from metalmark.backends.catalog import Framework, visible
 from metalmark.plan import word
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
-from metalmark.workloads.catalog import load, names
+from metalmark.workloads.catalog import load, shown_names
 
 Entries = list[dict[str, Any]]
 
 
 def workloads() -> Entries:
-    found = [load(name) for name in names()]
+    found = [load(name) for name in shown_names()]
     return [
         {
             "name": workload.name,
@@ -31,7 +31,6 @@ def workloads() -> Entries:
             ],
         }
         for workload in found
-        if not workload.hidden
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -14,9 +13,9 @@ from metalmark.telemetry.sensors import default_sensors
 
 HZ = 10.0
 WATCHED_S = 1.0
-FIRST_READING_S = 3.0 if sys.platform == "darwin" else 0.5
-"""A Mac's tool takes a moment to start; where there is no such sensor nobody should wait for one."""
-POLL_S = 0.05
+FIRST_READING_S = 3.0
+"""A Mac's tool takes a moment to start. Where every sensor has said that it gives no watts, nobody waits."""
+POLL_S = 0.02
 ENDINGS = ("_power", "_energy")
 
 
@@ -32,7 +31,7 @@ def idle_watts(
     sampler.start()
     try:
         while not any(name.endswith(ENDINGS) for name in sampler.latest):
-            if time.monotonic() - began_s > first_reading_s:
+            if sampler.known or time.monotonic() - began_s > first_reading_s:
                 return {}
             time.sleep(POLL_S)
         time.sleep(watched_s)

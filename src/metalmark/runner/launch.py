@@ -39,6 +39,16 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
 
 
+class Attended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker's process ended, whatever it was there for."""
+
+    gave_up: Failed | None
+    """Why we stopped it; None: it ended by itself."""
+    code: int
+    oom_killed: bool
+    telemetry: Telemetry
+
+
 class Worker:
     """One child process and the pipes that tie it to us."""
 
@@ -132,6 +142,30 @@ class Worker:
         os.write(self._ended_writer, b"!")
 
 
+def attend(
+    worker: Worker,
+    hz: float | None,
+    *,
+    on_progress: OnProgress,
+    on_sampler: Callable[[Sampler], None] = lambda _: None,
+) -> Attended:
+    """Sample while it runs, and leave nothing of it behind. Ctrl-C stops it and is `interrupted`."""
+    oom_kills = oom_kill_count()
+    sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
+    sampler.start()
+    on_sampler(sampler)
+    gave_up: Failed | None
+    try:
+        gave_up = worker.watch(on_progress)
+    except KeyboardInterrupt:
+        gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
+    finally:
+        telemetry = sampler.stop(GRACE_S)
+        code = worker.stop()
+        worker.close()
+    return Attended(gave_up=gave_up, code=code, oom_killed=oom_kill_count() > oom_kills, telemetry=telemetry)
+
+
 def run_cell(
     plan: Plan,
     *,
@@ -143,29 +177,19 @@ def run_cell(
 ) -> Ended:
     """Measures one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
-        oom_kills = oom_kill_count()
         worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=Path(folder))
-        sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
-        sampler.start()
-        on_sampler(sampler)
-        gave_up: Failed | None
-        try:
-            gave_up = worker.watch(on_progress)
-        except KeyboardInterrupt:
-            gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
-        finally:
-            telemetry = sampler.stop(GRACE_S)
-            code = worker.stop()
-            worker.close()
-        killed = oom_kill_count() > oom_kills
-        report = gave_up or _read_report(worker.outcome_path)
+        end = attend(worker, hz, on_progress=on_progress, on_sampler=on_sampler)
+        report: WorkerReport | Failed | None = end.gave_up
+        if end.gave_up is None or end.gave_up.kind is FailureKind.TIMED_OUT:
+            # A framework that hangs while its process ends has measured all the same.
+            report = _read_report(worker.outcome_path) or report
         if isinstance(report, WorkerReport):
             outcome, versions = report.outcome, report.versions
         else:
-            outcome, versions = report or died(code, worker.output_path, killed), {}
+            outcome, versions = report or died(end.code, worker.output_path, end.oom_killed), {}
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
-        return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=telemetry)
+        return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=end.telemetry)
 
 
 def _read_report(path: Path) -> WorkerReport | Failed | None:

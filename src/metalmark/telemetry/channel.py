@@ -45,6 +45,12 @@ class Channel:
                 return {}
             return {name: values[-1] for name, values in self._values.items() if name not in self._absent}
 
+    @property
+    def known(self) -> bool:
+        """Whether it has answered: by a first reading, or by why there is none."""
+        with self._lock:
+            return bool(self._absent or self._values)
+
     def collected(self) -> tuple[list[Series], dict[str, str]]:
         """A copy of what there is now; a sensor that is still busy is named, and what it gave before is kept."""
         with self._lock:

@@ -33,6 +33,11 @@ class Sampler:
         """Series → its last value, for a live display."""
         return {name: value for channel in self._channels for name, value in channel.latest().items()}
 
+    @property
+    def known(self) -> bool:
+        """Whether every sensor has answered for the first time."""
+        return all(channel.known for channel in self._channels)
+
     def start(self) -> None:
         self._started = True
         for channel in self._channels:

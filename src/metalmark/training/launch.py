@@ -14,11 +14,9 @@ from metalmark.machine.identity import identify
 from metalmark.record import Failed, FailureKind, Software, Telemetry
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import Progress
-from metalmark.runner.launch import GRACE_S, Worker, died, oom_kill_count
+from metalmark.runner.launch import Worker, attend, died
 from metalmark.runner.sweeping import steering
 from metalmark.sweep import now_utc
-from metalmark.telemetry.sampler import Sampler
-from metalmark.telemetry.sensors import default_sensors
 from metalmark.training import checkpoint
 from metalmark.training.job import (
     LAST,
@@ -86,7 +84,6 @@ def train(
     keeper = Keeper(record, folder, listeners)
     write_request(folder, request)
     with tempfile.TemporaryDirectory(prefix="metalmark-") as scratch:
-        oom_kills = oom_kill_count()
         worker = TrainingWorker(request, session=number, out=folder, folder=Path(scratch))
         session = Session(
             started_at=now_utc(),
@@ -101,19 +98,13 @@ def train(
         )
         keeper.change(goal=request.goal, ending=Ending.RUNNING, failure=None, sessions=(*record.sessions, session))
         keeper.tell()
-        sampler = Sampler(default_sensors(worker.pid) if request.hz else [], request.hz, worker.spawned_at_s)
-        sampler.start()
-        gave_up: Failed | None
-        try:
-            gave_up = worker.watch(keeper.hear)
-        except KeyboardInterrupt:
-            gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
-        finally:
-            telemetry = sampler.stop(GRACE_S)
-            code = worker.stop()
-            worker.close()
+        attended = attend(worker, request.hz, on_progress=keeper.hear)
         report = _read_report(worker.outcome_path)
-        end = gave_up or (report.ending if report else died(code, worker.output_path, oom_kill_count() > oom_kills))
+        end: Ending | Failed
+        if report is not None and (attended.gave_up is None or attended.gave_up.kind is FailureKind.TIMED_OUT):
+            end = report.ending  # also of a framework that hangs while its process ends
+        else:
+            end = attended.gave_up or died(attended.code, worker.output_path, attended.oom_killed)
         setting = keeper.record.setting
         if setting is not None:
             said = tuple(f"Ran on the CPU for want of a kernel: {name}" for name in fallbacks(worker.output_path))
@@ -126,7 +117,7 @@ def train(
             failure=end if isinstance(end, Failed) else None,
             setting=setting,
             memory=report.memory if report else None,
-            sessions=(*record.sessions, msgspec.structs.replace(session, telemetry=telemetry)),
+            sessions=(*record.sessions, msgspec.structs.replace(session, telemetry=attended.telemetry)),
         )
     keeper.tell()
     return keeper.record

@@ -37,5 +37,4 @@ WORKLOAD = Workload(
     ),
     build={"fake": _build},
     batch=_batch,
-    hidden=True,
 )

@@ -52,7 +52,6 @@ matmul = Workload(
     batch=matmul_batch,
     flops=matmul_flops,
     modes=(Mode.INFERENCE,),
-    hidden=True,
 )
 copy = Workload(
     name=COPY,
@@ -64,5 +63,4 @@ copy = Workload(
     build=_build("copy"),
     batch=copy_batch,
     modes=(Mode.INFERENCE,),
-    hidden=True,
 )
