@@ -65,3 +65,22 @@ def test_inputs_decide_whether_to_install_again(
     assert not install.up_to_date("dev")
     (tmp_path / "constraints.txt").write_text("two")
     assert not install.up_to_date("demo")
+
+
+def test_only_root_on_debian_gets_a_browser_installed(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install.shutil, "which", lambda name: f"/bin/{name}" if name == "apt-get" else None)
+    command = install.browser_command(system="Linux", root=True)
+    assert command is not None
+    assert "chromium" in command[-1]
+    assert install.browser_command(system="Linux", root=False) is None
+    assert install.browser_command(system="Darwin", root=True) is None
+    monkeypatch.setattr(install.shutil, "which", lambda _: None)
+    assert install.browser_command(system="Linux", root=True) is None
+
+
+def test_a_browser_that_could_not_be_had_is_said(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(install.shutil, "which", lambda _: None)
+    assert "apt-get install chromium" in install.need_browser()
+    monkeypatch.setattr(install.shutil, "which", lambda name: f"/bin/{name}")
+    assert install.need_browser() == ""

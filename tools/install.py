@@ -1,7 +1,7 @@
 """Fills .venv with Metalmark and the builds of each framework that this machine can use.
 
-python3 tools/install.py demo     core, torch, tensorflow, jax, mlx
-python3 tools/install.py dev      the same, and what the tests need
+python3 tools/install.py demo     core, torch, tensorflow, jax, mlx, and what the report is drawn with
+python3 tools/install.py dev      the same, and what the tests need: trackers, and a browser where it can be had
 
 Only the standard library is used: this runs before anything is installed. Nothing is done when the
 inputs (this file, pyproject.toml, constraints.txt, the profile) are those of the last install.
@@ -10,6 +10,7 @@ inputs (this file, pyproject.toml, constraints.txt, the profile) are those of th
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 STAMP = VENV / "metalmark-installed"
-PROFILES = {"demo": (), "dev": ("dev", "bert")}
+PROFILES = {"demo": ("web",), "dev": ("dev", "bert", "mlflow", "wandb", "web", "parquet")}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OLDEST = (3, 11)
 
 
@@ -48,6 +50,26 @@ def frameworks(*, system: str, machine: str, nvidia: bool, python: tuple[int, in
         return ["torch", "tensorflow[and-cuda]", "jax[cuda12]", "mlx[cuda12]"], notes
     tensorflow = "tensorflow-cpu" if machine == "x86_64" else "tensorflow"
     return ["torch", tensorflow, "jax", "mlx[cpu]"], notes
+
+
+def browser_command(*, system: str, root: bool) -> list[str] | None:
+    """How this machine gets a Chromium for the tests of the pages; None where that is the user's to do."""
+    if system != "Linux" or not root or shutil.which("apt-get") is None:
+        return None
+    return ["sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium"]
+
+
+def need_browser() -> str:
+    """Installs one where none is; what to know when it could not be. Without it those tests skip, with this reason."""
+    if platform.system() == "Darwin" or any(shutil.which(name) for name in BROWSERS):
+        return ""
+    command = browser_command(system=platform.system(), root=os.geteuid() == 0)
+    if command is not None:
+        print("Installing Chromium for the tests of the pages ...", flush=True)
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        if subprocess.run(command, stdout=subprocess.DEVNULL, env=quiet, check=False).returncode == 0:
+            return ""
+    return "no Chromium was found, so the tests of the pages are skipped. Install it: sudo apt-get install chromium"
 
 
 def fingerprint(profile: str) -> str:
@@ -79,6 +101,8 @@ def install(profile: str) -> None:
     # torch first and by itself: other packages' looser wishes must find it there already.
     subprocess.run([*pip, *constraints, "torch"], check=True)
     subprocess.run([*pip, *constraints, *requirements, "keras", "-e", f"{ROOT}{extras}"], check=True)
+    if profile == "dev" and (missing := need_browser()):
+        notes.append(missing)
     STAMP.write_text(fingerprint(profile) + "\n")
     for note in notes:
         print(f"Note: {note}")
