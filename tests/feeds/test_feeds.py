@@ -141,7 +141,7 @@ print("same" if tap(2) is tap.first else "another")
 
 
 def test_a_closed_tap_is_left_only_when_nobody_is_in_it() -> None:
-    """A thread of tf.data inside Python while the interpreter ends would hang the process for ever."""
+    """TensorFlow, taking its iterator down with Python's lock held, would wait for ever for a call under way."""
     if FRAMEWORKS["tensorflow"].missing():
         pytest.skip("tensorflow is not installed")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -14,14 +14,15 @@ from metalmark.feeds.source import Arrays, Source
 from metalmark.plan import Loader
 
 ENDLESS = 2**62
-QUIET_S = 0.02
+QUIET_S = 0.1
 PATIENCE_S = 5.0
 
 
 class Tap:
     """The source as tf.data's threads see it. Closed, it gives any batch at once: their buffers fill and they rest.
 
-    A thread that is in Python while the interpreter ends never comes back, and TensorFlow waits for it for ever.
+    TensorFlow holds Python's lock while it takes its iterator down, and waits there for the calls that are under way:
+    one that needs the lock to end makes both wait for ever.
     """
 
     def __init__(self, source: Source) -> None:
