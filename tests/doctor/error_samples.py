@@ -35,6 +35,16 @@ SAMPLES: dict[str, str] = {
     "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
     "metal-assertion": "/AppleInternal/Library/BuildRoots/MPSNDArrayConvolutionA14.mm:4352: failed assertion "
     "`destination kernel width and filter kernel width mismatch'\nzsh: abort      python train.py",
+    "mps-element-types": "MPSGraphUtilities.mm:233:0: error: 'mps.multiply' op requires the same element type for all "
+    "operands and results",
+    "mps-convolution-size": TRACEBACK + "NotImplementedError: Output channels > 65536 not supported at the MPS device.",
+    "mps-adaptive-pool": "RuntimeError: Adaptive pool MPS: input sizes must be divisible by output sizes. "
+    "Non-divisible input sizes are not implemented on MPS device yet.",
+    "metal-timeout": "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command "
+    "buffer execution failed: Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).",
+    "metal-after-fork": "python[16641:199671] Error getting visible function:\n (null) Compiler encountered "
+    "XPC_ERROR_CONNECTION_INVALID (is the OS shutting down?)\n/MPSCore/Utility/MPSKernelDAG.mm:805: failed assertion "
+    "`Error getting visible function'",
     "mps-pin-memory": "UserWarning: 'pin_memory' argument is set as true but not supported on MPS now, device pinned "
     "memory won't be used.",
     "tensorflow-metal-symbol": "tensorflow.python.framework.errors_impl.NotFoundError: "
@@ -57,6 +67,8 @@ SAMPLES: dict[str, str] = {
     "'mhlo.cholesky'\njaxlib.xla_extension.XlaRuntimeError: UNKNOWN: compilation failed",
     "jax-metal-experimental": "WARNING:2024-11-02 10:11:12,391:jax._src.xla_bridge:967: Platform 'METAL' is "
     "experimental and not all JAX functionality may be correctly supported!",
+    "tensorflow-slow-optimiser": "WARNING:absl:At this time, the v2.11+ optimizer `tf.keras.optimizers.Adam` runs "
+    "slowly on M1/M2 Macs, please use the legacy Keras optimizer instead.",
     "gpu-out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
     "capacity of 23.64 GiB of which 1.12 GiB is free. Of the allocated memory 21.02 GiB is allocated by PyTorch.",
     "cuda-driver-too-old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please "
@@ -76,6 +88,7 @@ SAMPLES: dict[str, str] = {
     "cudnn-version": "E0000 cuda_dnn.cc:522] Loaded runtime CuDNN library: 9.1.0 but source was compiled with: 9.3.0.",
     "cudnn-handle": "E tensorflow/stream_executor/cuda/cuda_dnn.cc:377] Could not create cudnn handle: "
     "CUDNN_STATUS_NOT_INITIALIZED",
+    "cudnn-no-algorithm": TRACEBACK + "RuntimeError: GET was unable to find an engine to execute this computation",
     "cuda-library-missing": "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory",
     "cuda-libraries-mixed": "ImportError: "
     "/opt/env/lib/python3.11/site-packages/nvidia/cusparse/lib/libcusparse.so.12: undefined symbol: "
@@ -109,6 +122,9 @@ SAMPLES: dict[str, str] = {
     "mixed-devices": TRACEBACK
     + "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
     "cuda:0 and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)",
+    "mixed-dtypes": "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16",
+    "generator-device": "RuntimeError: Expected a 'mps:0' generator device but found 'cpu'",
+    "half-precision-device": "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
     "bfloat16-to-numpy": "TypeError: Got unsupported ScalarType BFloat16",
     "gradient-to-numpy": "RuntimeError: Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
     "instead.",

@@ -133,7 +133,7 @@ CHECKS = (
         "inherited from a shell profile, a notebook server or a job script. More threads than cores slow each other "
         "down; with loader workers each worker may start as many again. One thread makes the CPU look slower than it "
         "is.",
-        sources=("https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html",),
+        sources=("https://docs.pytorch.org/docs/2.1/notes/cpu_threading_torchscript_inference.html",),
         examine=oversubscribed,
     ),
     Check(

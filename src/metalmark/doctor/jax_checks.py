@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.check import Check, Finding, error, issue, note, warning
 from metalmark.doctor.scene import Scene
 
 BREAKS_FROM = "0.5.1"
@@ -36,7 +36,8 @@ def jax_on_mac(scene: Scene) -> Finding | None:
     return note(
         "JAX runs on the CPU here",
         evidence=f"jax {scene.version('jax')} on a Mac",
-        why="There is no living GPU support for JAX on Apple Silicon. For the GPU use PyTorch (mps) or MLX.",
+        why="Apple's plugin for the GPU is dead. Young ones by others (metaljax, in beta) are not JAX's default and "
+        "not known to Metalmark. For the GPU use PyTorch (mps) or MLX.",
     )
 
 
@@ -46,15 +47,16 @@ CHECKS = (
         title="jax-metal is installed: it is dead",
         story="jax-metal was Apple's experimental plugin. Its last release, 0.1.1, is of October 2024 and breaks from "
         "JAX 0.5.1 on. Uninstall it: JAX then runs on the CPU, correctly.",
-        sources=("https://pypi.org/project/jax-metal/", "https://developer.apple.com/metal/jax/"),
+        sources=("https://pypi.org/project/jax-metal/", *issue("jax-ml/jax", 27062, 34109)),
         examine=jax_metal,
     ),
     Check(
         name="jax-on-mac",
         title="JAX has no GPU on a Mac",
-        story="Without jax-metal, which is dead, JAX's only device on macOS is the CPU. That is no fault of this "
+        story="JAX's own builds for macOS know the CPU only, and Apple's plugin, jax-metal, is dead. Young plugins by "
+        "others, such as metaljax, offer the GPU in beta; Metalmark does not drive them. That is no fault of this "
         "machine: it is said so that a slow JAX is not taken for a slow GPU.",
-        sources=("https://docs.jax.dev/en/latest/installation.html",),
+        sources=("https://docs.jax.dev/en/latest/installation.html", "https://pypi.org/project/metaljax/"),
         examine=jax_on_mac,
     ),
 )

@@ -117,7 +117,7 @@ CHECKS = (
         title="Low-power mode is on",
         story="Low-power mode lowers clocks; a benchmark ran at 61% of its speed. pmset -g lists it where the Mac has "
         "it.",
-        sources=("https://support.apple.com/guide/mac-help/mchlp1073/mac",),
+        sources=("https://developer.apple.com/documentation/foundation/processinfo/islowpowermodeenabled",),
         examine=low_power,
     ),
     Check(

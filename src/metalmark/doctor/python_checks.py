@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from metalmark.doctor import tensorflow_metal
-from metalmark.doctor.check import Check, Finding, error, warning
+from metalmark.doctor.check import Check, Finding, error, issue, warning
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.versions import at_least, older
 
-# MPS of the first torch release in each line needs at least this macOS.
-TORCH_MACOS = (("2.9", "14.0"), ("1.12", "12.3"))
+# MPS of the first torch release in each line needs at least this macOS; the newest first.
+TORCH_MACOS = (("2.15", "15.0"), ("2.9", "14.0"), ("2.5", "13.0"), ("1.12", "12.3"))
 METAL_PLUGIN_MACOS = "12.1"
 
 
@@ -45,9 +45,7 @@ def macos_too_old(scene: Scene) -> list[Finding]:
                 evidence=f"macOS {scene.macos}; PyTorch {torch} needs {needed} for Metal",
                 why="torch.backends.mps.is_available() is False, and code that picks the device itself trains on the "
                 "CPU without a word.",
-                fix=("Update macOS in System Settings, General, Software Update.", 'pip install "torch<2.9"')
-                if not older(scene.macos, "12.3")
-                else ("Update macOS in System Settings, General, Software Update.",),
+                fix=("Update macOS in System Settings, General, Software Update.", *_older_torch(scene.macos)),
             )
         )
     if scene.has("tensorflow-metal") and older(scene.macos, METAL_PLUGIN_MACOS):
@@ -77,6 +75,12 @@ def python_too_new(scene: Scene) -> Finding | None:
     )
 
 
+def _older_torch(macos: str) -> tuple[str, ...]:
+    """The pin that this macOS can run, if there is any."""
+    oldest = [first for first, needed in TORCH_MACOS if older(macos, needed)][-1]
+    return () if oldest == TORCH_MACOS[-1][0] else (f'pip install "torch<{oldest}"',)
+
+
 def _translated(scene: Scene) -> str:
     return scene.sysctl.get("sysctl.proc_translated", "not known")
 
@@ -89,17 +93,23 @@ CHECKS = (
         "conda, or that was moved from an Intel Mac, runs that way and shows no sign of it but platform.machine() == "
         "'x86_64'. It installs x86_64 wheels: PyTorch has none for macOS after 2.2.2, TensorFlow none after 2.16.2, "
         "tensorflow-metal none after 1.0.0, MLX none at all, and none of them has Metal. sysctl.proc_translated is 1 "
-        "for a translated process. Install an arm64 Python and make the environment anew; wheels can't be kept.",
+        "for a translated process. Install an arm64 Python and make the environment anew; wheels can't be kept. "
+        "Apple offers Rosetta for all programs up to macOS 27 only.",
         sources=("https://developer.apple.com/documentation/apple-silicon/about-the-rosetta-translation-environment",),
         examine=rosetta,
     ),
     Check(
         name="macos-too-old",
         title="macOS is too old for the installed framework's GPU support",
-        story="PyTorch's MPS needs macOS 12.3, and from PyTorch 2.9 on macOS 14.0; tensorflow-metal needs 12.1. On an "
-        "older system the framework imports and has no GPU. bfloat16 autocast on MPS needs macOS 14 as well. The "
-        "framework's own probe has the last word: where it finds the GPU, nothing is said.",
-        sources=("https://pytorch.org/docs/stable/notes/mps.html", *tensorflow_metal.SOURCES),
+        story="PyTorch's MPS needs macOS 12.3; 13.0 from PyTorch 2.5 on, 14.0 from 2.9, 15.0 from 2.15, whatever the "
+        "error's own text says. tensorflow-metal needs 12.1. On an older system the framework imports and has no GPU. "
+        "bfloat16 autocast on MPS needs macOS 14 as well. The framework's own probe has the last word: where it finds "
+        "the GPU, nothing is said.",
+        sources=(
+            "https://docs.pytorch.org/docs/2.15/notes/mps.html",
+            *issue("pytorch/pytorch", 139425, 164943, 139386),
+            *tensorflow_metal.SOURCES,
+        ),
         examine=macos_too_old,
     ),
     Check(

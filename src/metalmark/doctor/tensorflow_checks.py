@@ -138,9 +138,10 @@ def keras_pair(scene: Scene) -> Finding | None:
     if not at_least(keras, "3.7") or legacy:
         return None
     return error(
-        f"Keras {keras} computes wrongly with this TensorFlow and tensorflow-metal",
+        f"Keras {keras} gave wrong results with this TensorFlow and tensorflow-metal",
         evidence=f"keras {keras}, tensorflow {installed[1]}, tensorflow-metal {scene.version('tensorflow-metal')}",
-        why="Training on the GPU was reported to give other, wrong results than on the CPU for this set of versions.",
+        why="The same training was reported to end otherwise with Keras 3.7 and newer than with 3.6, on this "
+        "TensorFlow and the plugin.",
         fix=(
             *tensorflow_metal.mend(scene.python_release()),
             "or: pip install tf_keras && export TF_USE_LEGACY_KERAS=1",
@@ -181,7 +182,7 @@ CHECKS = (
         "1.2.0, the last release (2025-01-31), loads with 2.15 to 2.19 and fails from 2.20 on, whose library lost its "
         "@rpath install name and does not export the symbols. So `pip install tensorflow tensorflow-metal` of today "
         "gives a pair that fails: pin TensorFlow to 2.19 on Python 3.12 or older.",
-        sources=tensorflow_metal.SOURCES,
+        sources=(*tensorflow_metal.SOURCES, *issue("tensorflow/tensorflow", 84167, 126380)),
         examine=pair,
     ),
     Check(
@@ -209,7 +210,8 @@ CHECKS = (
     Check(
         name="keras-metal-wrong",
         title="A Keras that is known to compute wrongly with this TensorFlow on Metal",
-        story="Keras 3.7 and newer with TensorFlow 2.16.2 and tensorflow-metal 1.2.0 gave wrong results. TensorFlow "
+        story="Keras 3.7 and newer with TensorFlow 2.16.2 and tensorflow-metal 1.2.0 gave other results than 3.6: "
+        "one report, closed for want of an answer. TensorFlow "
         "2.16 is the first that brings Keras 3. Go to the newest pair that loads, or back to Keras 2 with tf_keras and "
         "TF_USE_LEGACY_KERAS=1, and compare an accuracy on the CPU with one on the GPU before you trust either.",
         sources=issue("keras-team/keras", 21668),
@@ -222,7 +224,7 @@ CHECKS = (
         'with "could not find registered platform with id". The optimisers of TensorFlow 2.11 and newer run about '
         "three times slower on "
         "the plugin than the legacy ones, and RngReadAndSkip is missing, which breaks the Random* augmentation layers.",
-        sources=issue("tensorflow/tensorflow", 59438),
+        sources=issue("tensorflow/tensorflow", 58988, 59438, 53505),
         examine=xla,
     ),
 )

@@ -160,9 +160,10 @@ def pin_memory(scene: Scene) -> Finding | None:
     if not scene.present("torch", "mps"):
         return None
     return note(
-        "pin_memory=True does nothing on MPS",
+        "pin_memory=True gains nothing on MPS",
         evidence=f"torch {scene.version('torch')} with Metal",
-        why="The memory is shared already: PyTorch warns and goes on without. Nor is non_blocking=True safe there.",
+        why="The memory is shared already: PyTorch warns and goes on without, or pins it (2.14) and is no faster. "
+        "Before 2.13 non_blocking=True is not safe there either.",
         fix=("DataLoader(..., pin_memory=False)",),
     )
 
@@ -185,9 +186,9 @@ CHECKS = (
         name="mps-unavailable",
         title="PyTorch has Metal built in, but finds no GPU",
         story="torch.backends.mps.is_built() says that the wheel has Metal; is_available() that this Mac gives it a "
-        "GPU. Built and not available means a macOS that is too old (12.3, from PyTorch 2.9 on 14.0), a virtual "
-        "machine without a GPU, or a Python under Rosetta. The probe's own reason is shown.",
-        sources=("https://docs.pytorch.org/docs/stable/notes/mps.html",),
+        "GPU. Built and not available means a macOS that is too old (see macos-too-old), a virtual machine without a "
+        "GPU, or a Python under Rosetta. The probe's own reason is shown.",
+        sources=(*issue("pytorch/pytorch", 78343), "https://developer.apple.com/metal/pytorch/"),
         examine=unavailable,
     ),
     Check(
@@ -227,7 +228,7 @@ CHECKS = (
         story="1.7 times 75% is 127% of the memory. So a job that does not fit swaps, and slows down by an order of "
         "magnitude, instead of running out of memory. Some growth is in no counter of PyTorch's: look at the process's "
         "footprint. Leaks and slowdowns over time have been reported.",
-        sources=(*DOCS, *issue("pytorch/pytorch", 164299, 77753, 79840, 121113, 132332, 152344)),
+        sources=(*DOCS, *issue("pytorch/pytorch", 164299, 77753, 79840, 121113, 132596, 152344)),
         examine=memory_limit,
     ),
     Check(
@@ -240,10 +241,11 @@ CHECKS = (
     ),
     Check(
         name="mps-pin-memory",
-        title="pin_memory has no effect on MPS",
+        title="pin_memory gains nothing on MPS",
         story="Pinned memory lets a discrete GPU copy while the CPU goes on. Apple's GPU shares the CPU's memory; "
-        "PyTorch switches pinning off there with a warning. non_blocking=True copies on MPS have corrupted data.",
-        sources=issue("pytorch/pytorch", 139550),
+        "PyTorch switches pinning off there with a warning; 2.14 can pin, which is no faster yet. non_blocking=True "
+        "copies on MPS have corrupted data before 2.13.",
+        sources=issue("pytorch/pytorch", 139550, 189690, 181720),
         examine=pin_memory,
     ),
     Check(
@@ -251,7 +253,7 @@ CHECKS = (
         title="float64 and complex128 are refused on MPS",
         story="Apple's GPUs have no double precision. NumPy's default is float64, so torch.from_numpy(array).to('mps') "
         "fails; so does a model after .double(). Convert before the move. PYTORCH_ENABLE_MPS_FALLBACK does not help.",
-        sources=("https://docs.pytorch.org/docs/stable/notes/mps.html",),
+        sources=issue("pytorch/pytorch", 122602),
         examine=float64,
     ),
 )

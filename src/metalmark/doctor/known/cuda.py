@@ -52,7 +52,7 @@ ERRORS = (
         happened="The driver was updated while the old one is still in the kernel.",
         change="Restart the machine.",
         fix=("cat /proc/driver/nvidia/version", "sudo reboot"),
-        source=DRIVERS,
+        source="https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",
     ),
     KnownError(
         name="cuda-no-kernel-image",
@@ -97,7 +97,7 @@ ERRORS = (
         "or a label was out of range.",
         change="Look at the memory first, then run the same batch on the CPU.",
         fix=("nvidia-smi", "CUDA_LAUNCH_BLOCKING=1 python train.py"),
-        source="https://docs.nvidia.com/cuda/cublas/#cublasstatus-t",
+        source="https://github.com/EleutherAI/lm-evaluation-harness/issues/1689",
     ),
     KnownError(
         name="cublas-failed",
@@ -115,7 +115,7 @@ ERRORS = (
         happened="Another cuDNN than the one the framework was built with is found first.",
         change="Take the other out of LD_LIBRARY_PATH, or bring it to the version that the message names.",
         fix=("pip list | grep -i cudnn", "unset LD_LIBRARY_PATH"),
-        source=INSTALL_TENSORFLOW,
+        source="https://github.com/tensorflow/tensorflow/issues/60913",
     ),
     KnownError(
         name="cudnn-handle",
@@ -130,6 +130,16 @@ ERRORS = (
             'pip install --force-reinstall "tensorflow[and-cuda]"',
         ),
         source=INSTALL_TENSORFLOW,
+    ),
+    KnownError(
+        name="cudnn-no-algorithm",
+        pattern=r"Unable to find a valid cuDNN algorithm to run convolution"
+        r"|GET was unable to find an engine to execute",
+        happened="cuDNN found no way to compute a convolution: too little memory for its workspace, another release's "
+        "libraries, or a dtype that this GPU does not have.",
+        change="Try a much smaller batch first. If it fails too, reinstall the framework without LD_LIBRARY_PATH.",
+        fix=("nvidia-smi", "unset LD_LIBRARY_PATH", "pip install --force-reinstall torch"),
+        source="https://github.com/unit8co/darts/issues/1919",
     ),
     KnownError(
         name="cuda-library-missing",
@@ -172,7 +182,8 @@ ERRORS = (
     KnownError(
         name="nvidia-driver-missing",
         pattern=r"Found no NVIDIA driver on your system|couldn't communicate with the NVIDIA driver"
-        r"|no CUDA-capable device is detected|could not select device driver \"\" with capabilities: \[\[gpu\]\]",
+        r"|no CUDA-capable device is detected|RuntimeError: No CUDA GPUs are available"
+        r"|could not select device driver \"\" with capabilities: \[\[gpu\]\]",
         happened="No NVIDIA driver answers: none is installed, it does not fit the kernel, CUDA_VISIBLE_DEVICES hides "
         "the GPU, or the container was started without it.",
         change="Try nvidia-smi outside the container, then inside; start the container with the GPU.",
@@ -194,7 +205,7 @@ ERRORS = (
         happened="The GPU lets in one process at a time (exclusive mode), and another has it; or it is in a bad state.",
         change="See who uses it, and wait or end that process yourself; an administrator can change the mode.",
         fix=("nvidia-smi", "nvidia-smi --query-gpu=compute_mode --format=csv"),
-        source=DRIVERS,
+        source="https://github.com/pytorch/pytorch/issues/3871",
     ),
     KnownError(
         name="cuda-in-fork",
@@ -239,7 +250,7 @@ ERRORS = (
         happened="XLA needs CUDA's compiler files (libdevice, ptxas), and they are not installed or not found.",
         change="Install them with the framework, or say where CUDA lies.",
         fix=('pip install "tensorflow[and-cuda]"', "export XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda"),
-        source=INSTALL_TENSORFLOW,
+        source="https://github.com/tensorflow/tensorflow/issues/58681",
     ),
     KnownError(
         name="gpu-hardware",
@@ -257,7 +268,7 @@ ERRORS = (
         "was changed while the program ran.",
         change="Load the driver's module again, or restart; set CUDA_VISIBLE_DEVICES before the program starts.",
         fix=("sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm",),
-        source=CUDA_NOTES,
+        source="https://github.com/pytorch/pytorch/issues/43281",
         weight=Weight.CONSEQUENCE,
     ),
     KnownError(

@@ -15,7 +15,7 @@ ERRORS = (
         "with arm64 packages, or the other way round.",
         change="Use an arm64 Python, and install its packages anew in a fresh environment.",
         fix=(WHICH_PYTHON, ARM64_PYTHON, "python3.12 -m venv .venv"),
-        source="https://support.apple.com/HT211861",
+        source="https://developer.apple.com/documentation/apple-silicon/about-the-rosetta-translation-environment",
     ),
     KnownError(
         name="rosetta-avx",
@@ -24,7 +24,7 @@ ERRORS = (
         "processor.",
         change="On Apple Silicon use an arm64 Python and install TensorFlow again.",
         fix=(WHICH_PYTHON, ARM64_PYTHON),
-        source="https://www.tensorflow.org/install/pip",
+        source="https://github.com/tensorflow/tensorflow/issues/58339",
     ),
     KnownError(
         name="illegal-instruction",
@@ -33,7 +33,7 @@ ERRORS = (
         "one under Rosetta.",
         change="Look at which processor Python runs as; install a build for it.",
         fix=(WHICH_PYTHON,),
-        source="https://www.tensorflow.org/install/pip",
+        source="https://github.com/tensorflow/tensorflow/issues/58339",
     ),
     KnownError(
         name="no-wheel",
@@ -115,7 +115,7 @@ ERRORS = (
         happened="The package was built for a newer Linux than this one. MLX needs glibc 2.35.",
         change="Use a newer distribution or its container, or an older release of the package.",
         fix=("ldd --version",),
-        source="https://github.com/pypa/manylinux",
+        source="https://ml-explore.github.io/mlx/build/html/install.html",
     ),
     KnownError(
         name="torch-compile-python",
@@ -132,7 +132,7 @@ ERRORS = (
         "CUDA build for Linux only.",
         change="Install that build, or leave compilation out.",
         fix=("pip install --force-reinstall torch",),
-        source="https://pytorch.org/get-started/locally/",
+        source="https://github.com/pytorch/pytorch/issues/136361",
     ),
     KnownError(
         name="certificates",
@@ -144,7 +144,7 @@ ERRORS = (
             '"/Applications/Python 3.12/Install Certificates.command"',
             'export SSL_CERT_FILE="$(python -m certifi)"',
         ),
-        source="https://www.python.org/downloads/macos/",
+        source="https://github.com/python/cpython/issues/80525",
     ),
     KnownError(
         name="native-library",

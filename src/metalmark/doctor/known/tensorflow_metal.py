@@ -33,7 +33,7 @@ ERRORS = (
         "choose by itself, or TF_XLA_FLAGS.",
         change="Turn it off where the model is compiled.",
         fix=("model.compile(..., jit_compile=False)", "unset TF_XLA_FLAGS"),
-        source="https://github.com/NVlabs/sionna/issues/78",
+        source="https://github.com/tensorflow/tensorflow/issues/58988",
     ),
     KnownError(
         name="tensorflow-metal-random",
@@ -105,6 +105,16 @@ ERRORS = (
         change="Check results against the CPU before you trust them, or remove it.",
         fix=("JAX_PLATFORMS=cpu python train.py", "pip uninstall jax-metal"),
         source="https://pypi.org/project/jax-metal/",
+        weight=Weight.REMARK,
+    ),
+    KnownError(
+        name="tensorflow-slow-optimiser",
+        pattern=r"v2\.11\+ optimizer `\S+` runs slowly on M1/M2|known slowdown when using v2\.11\+ Keras optimizers",
+        happened="Keras' optimisers since 2.11 are made of many small operations, which the plugin runs up to three "
+        "times slower than the one kernel of the old ones. Some releases fall back to those by themselves.",
+        change="Take the legacy optimiser; Keras 3 has none, there it is Keras 2 (tf_keras) or patience.",
+        fix=("tf.keras.optimizers.legacy.Adam()",),
+        source="https://github.com/tensorflow/tensorflow/issues/59438",
         weight=Weight.REMARK,
     ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from metalmark.doctor.known.base import KnownError, Weight
 
-MPS_NOTES = "https://docs.pytorch.org/docs/stable/notes/mps.html"
+APPLE = "https://developer.apple.com/metal/pytorch/"
+METAL_ERRORS = "https://developer.apple.com/documentation/metal/mtlcommandbuffererror-swift.struct"
 MPS_VARIABLES = "https://docs.pytorch.org/docs/stable/mps_environment_variables.html"
-LOADER = "https://docs.pytorch.org/docs/stable/data.html"
 
 ERRORS = (
     KnownError(
@@ -57,7 +57,7 @@ ERRORS = (
         happened="NumPy can read the host's memory only, and the tensor is on the GPU.",
         change="Bring it back first; detach it where it still has a gradient.",
         fix=("array = tensor.detach().cpu().numpy()",),
-        source=MPS_NOTES,
+        source="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.numpy.html",
     ),
     KnownError(
         name="mps-float64",
@@ -76,7 +76,7 @@ ERRORS = (
         happened="This dtype does not exist on Metal, or not on this macOS: bfloat16 needs macOS 14.",
         change="Use float32 or float16 there, or update macOS.",
         fix=("model = model.to(dtype=torch.float16)", "sw_vers -productVersion"),
-        source=MPS_NOTES,
+        source="https://github.com/pytorch/pytorch/issues/139386",
     ),
     KnownError(
         name="mps-operator",
@@ -103,13 +103,15 @@ ERRORS = (
         pattern=r"PyTorch is not linked with support for mps|Torch not compiled with MPS enabled"
         r"|The MPS backend is supported on MacOS \d",
         happened="This PyTorch can't use Metal here: it is an x86_64 build (under Rosetta), or macOS is too old for "
-        "it.",
-        change="Look at what this Python is; if it says x86_64, install an arm64 one.",
+        "it. The release that the message names can be too low: PyTorch 2.5 needs macOS 13, 2.9 needs 14, 2.15 needs "
+        "15.",
+        change="Look at what this Python is; if it says x86_64, install an arm64 one. Else update macOS, or take an "
+        "older PyTorch.",
         fix=(
             'python -c "import platform; print(platform.machine(), platform.mac_ver()[0])"',
             "brew install python@3.12  # with the Homebrew in /opt/homebrew",
         ),
-        source=MPS_NOTES,
+        source="https://github.com/pytorch/pytorch/issues/164943",
     ),
     KnownError(
         name="mps-missing-module",
@@ -117,7 +119,7 @@ ERRORS = (
         happened="This PyTorch is older than its Metal backend: torch.backends.mps came with 1.12, torch.mps with 2.0.",
         change="Update PyTorch; on an x86_64 Python 2.2.2 is the newest that there is.",
         fix=("pip install --upgrade torch",),
-        source=MPS_NOTES,
+        source=APPLE,
     ),
     KnownError(
         name="mps-autocast",
@@ -125,11 +127,12 @@ ERRORS = (
         happened="Autocast on Metal came with PyTorch 2.5 for float16 and 2.6 for bfloat16; this one is older.",
         change="Update PyTorch, or cast the model yourself.",
         fix=("pip install --upgrade torch",),
-        source="https://docs.pytorch.org/docs/stable/amp.html",
+        source="https://github.com/pytorch/pytorch/pull/99272",
     ),
     KnownError(
         name="mps-buffer-size",
-        pattern=r"Invalid buffer size: [\d.]+\s*[KMGT]i?B|total bytes of NDArray > 2\*\*3[12]"
+        pattern=r"Invalid buffer size: [\d.]+\s*[KMGT]i?B"
+        r"|(total bytes of NDArray|product of dimension sizes) > 2\*\*3[12]"
         r"|\[metal::malloc\] Attempting to allocate|is larger than currently supported by the MPS backend",
         happened="One tensor is larger than Metal lets a buffer or an array be.",
         change="Make it smaller: a smaller batch, a shorter sequence, attention that is not written out "
@@ -146,7 +149,7 @@ ERRORS = (
             "export PYTORCH_MPS_HIGH_WATERMARK_RATIO=1.0 PYTORCH_MPS_LOW_WATERMARK_RATIO=0.8",
             "mx.set_memory_limit(int(0.7 * memory_bytes))  # MLX",
         ),
-        source="https://developer.apple.com/documentation/metal/mtlcommandbuffererror",
+        source=METAL_ERRORS,
     ),
     KnownError(
         name="metal-assertion",
@@ -159,12 +162,64 @@ ERRORS = (
         source="https://github.com/pytorch/pytorch/issues/112998",
     ),
     KnownError(
+        name="mps-element-types",
+        pattern=r"'mps\.\w+' op requires the same element type for all operands"
+        r"|input types 'tensor<[^'\n]{1,60}' and 'tensor<[^'\n]{1,60}' are not broadcast compatible",
+        happened="An operation on Metal got tensors of two dtypes, such as float32 and float16. CUDA would have made "
+        "them one; Apple's compiler ends the process, which Python can't catch.",
+        change="Cast both to one dtype; under mixed precision also what is made outside of autocast: learning rates, "
+        "masks, optimiser states. Newer PyTorch casts in more places.",
+        fix=("x = x.to(weight.dtype)", "pip install --upgrade torch"),
+        source="https://github.com/pytorch/pytorch/issues/143932",
+    ),
+    KnownError(
+        name="mps-convolution-size",
+        pattern=r"Output channels > 65536 not supported at the MPS device",
+        happened="A convolution's result is longer than 65536 in one of its sides. The message says channels, but the "
+        "length of a sound counts too. macOS before 15.1 can't do it.",
+        change="Update macOS and PyTorch; until then compute that layer on the CPU, or the input in pieces. "
+        "PYTORCH_ENABLE_MPS_FALLBACK, which some releases name here, did not help in all of them.",
+        fix=("sw_vers -productVersion", 'y = conv.cpu()(x.cpu()).to("mps")'),
+        source="https://github.com/pytorch/pytorch/issues/144445",
+    ),
+    KnownError(
+        name="mps-adaptive-pool",
+        pattern=r"Adaptive pool MPS: (input|output) sizes must be divisible",
+        happened="Adaptive pooling on Metal takes only sizes that divide each other; networks such as VGG on small or "
+        "odd images do not give it such.",
+        change="Pool on the CPU, or resize the images so that the sizes divide.",
+        fix=('y = torch.nn.functional.adaptive_avg_pool2d(x.cpu(), size).to("mps")',),
+        source="https://github.com/pytorch/pytorch/issues/143864",
+    ),
+    KnownError(
+        name="metal-timeout",
+        pattern=r"kIOGPUCommandBufferCallbackError(Timeout|ImpactingInteractivity|Hang)|Caused GPU (Timeout|Hang) Error"
+        r"|Command buffer execution failed: Impacting Interactivity",
+        happened="macOS ended the GPU's work because one piece of it ran for too long: it kept the screen from being "
+        "drawn, or waited for something that did not come. That is no lack of memory.",
+        change="Make a step smaller: a smaller batch or a shorter sequence; in MLX evaluate more often, so that each "
+        "piece of work is shorter. Close what else uses the GPU.",
+        fix=("mx.eval(loss, model.parameters())  # MLX: within the step, not after many",),
+        source=f"{METAL_ERRORS}/timeout",
+    ),
+    KnownError(
+        name="metal-after-fork",
+        pattern=r"XPC_ERROR_CONNECTION_INVALID",
+        happened="Metal's compiler was called in a process that had been forked: the connection to it does not "
+        "outlive a fork.",
+        change="Start processes by spawn, and use Metal in the parent only; servers that fork their workers need one "
+        "that does not.",
+        fix=('torch.multiprocessing.set_start_method("spawn")', "DataLoader(..., num_workers=0)"),
+        source="https://github.com/xorbitsai/inference/issues/469",
+    ),
+    KnownError(
         name="mps-pin-memory",
         pattern=r"'pin_memory' argument is set as true but not supported on MPS",
-        happened="Pinned memory is CUDA's; the Mac's GPU shares the memory of the CPU, so there is nothing to gain.",
+        happened="The Mac's GPU shares the memory of the CPU: this PyTorch does not pin it, and where a newer one does "
+        "(2.14), it is no faster yet.",
         change="Leave it off on Metal. It is a warning only.",
         fix=('DataLoader(..., pin_memory=device.type == "cuda")',),
-        source=LOADER,
+        source="https://github.com/pytorch/pytorch/pull/181720",
         weight=Weight.REMARK,
     ),
 )

@@ -58,11 +58,48 @@ ERRORS = (
     KnownError(
         name="mixed-devices",
         pattern=r"Expected all tensors to be on the same device"
+        r"|slow_conv2d_forward_\w+: input\(device=\S+ and weight\(device=\S+ must be on the same device"
         r"|Input type \([\w.]+\) and (weight|bias) type \([\w.]+\) should be the same",
         happened="An operation got tensors from two devices, or of two dtypes.",
         change="Move the model once, each batch in the loop, and make new tensors where the old ones are.",
         fix=("model.to(device)", "x, y = x.to(device), y.to(device)", "torch.zeros(n, device=x.device, dtype=x.dtype)"),
         source="https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch.device",
+    ),
+    KnownError(
+        name="mixed-dtypes",
+        pattern=r"mat1 and mat2 (must|to) have the same dtype|expected scalar type \w+ but found \w+"
+        r"|Expected query, key, and value to have the same dtype",
+        happened="An operation got tensors of two dtypes: mostly a model in half precision and data, or a part of the "
+        "model, in float32; or float64 from NumPy.",
+        change="Give all one dtype, or run the step under autocast, which casts where it must.",
+        fix=(
+            "x = x.to(next(model.parameters()).dtype)",
+            "with torch.autocast(device.type, dtype=torch.bfloat16): loss = step(model, batch)",
+        ),
+        source="https://docs.pytorch.org/docs/stable/amp.html",
+    ),
+    KnownError(
+        name="generator-device",
+        pattern=r"Expected a '[\w:]+' (device type for generator|generator device) but found '[\w:]+'",
+        happened="Random numbers were asked for on one device from a generator of another: mostly a DataLoader that "
+        "shuffles after torch.set_default_device.",
+        change="Leave the default device at the CPU and move batches in the loop; or give the loader a generator of "
+        "the default device.",
+        fix=(
+            'torch.set_default_device("cpu")',
+            "DataLoader(..., shuffle=True, generator=torch.Generator(device=torch.get_default_device()))",
+        ),
+        source="https://github.com/pytorch/pytorch/issues/110820",
+    ),
+    KnownError(
+        name="half-precision-device",
+        pattern=r"fp16 mixed precision requires a GPU|bf16 mixed precision requires PyTorch"
+        r"|FP16 Mixed precision training [^\n]{0,160}can only be used on CUDA",
+        happened="Accelerate, or the Trainer on it, knows this half precision on CUDA and a few others only, and this "
+        "device is none of them: Metal, or no GPU at all.",
+        change="Turn it off, or load the model in that dtype yourself and train without a scaler.",
+        fix=("TrainingArguments(..., fp16=False, bf16=False)", 'Accelerator(mixed_precision="no")'),
+        source="https://github.com/huggingface/accelerate/issues/3718",
     ),
     KnownError(
         name="bfloat16-to-numpy",
