@@ -51,11 +51,13 @@ def run(
 ) -> Run:
     """`with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
 
-    `track`: "mlflow", "wandb", a Tracker, or several. `params`: what to remember of the settings. `hz`: how often
-    sensors are asked; None switches them off. `store`: the file that keeps the result, METALMARK_STORE or the
-    user's data folder by default.
+    `track`: "mlflow", "mlflow=URI", "wandb", "wandb=offline", a Tracker, or several. `params`: what to remember of the
+    settings. `hz`: how often sensors are asked; None switches them off. `store`: the file that keeps the result,
+    METALMARK_STORE or the user's data folder by default.
     """
-    return Run(name, trackers=resolve(track, name), params=dict(params or {}), hz=hz, store=store)
+    identifier = new_id()
+    trackers = resolve(track, name, identifier)
+    return Run(name, trackers=trackers, params=dict(params or {}), hz=hz, store=store, identifier=identifier)
 
 
 class Run:
@@ -69,10 +71,11 @@ class Run:
         params: dict[str, Any],
         hz: float | None,
         store: str | os.PathLike[str] | None,
+        identifier: str = "",
     ) -> None:
         if not name or (hz is not None and not 0 < hz <= 20):
             raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
-        self.id = new_id()
+        self.id = identifier or new_id()
         self.name = name
         self.result: Watched | None = None
         """What the run left, once its `with` block has ended."""

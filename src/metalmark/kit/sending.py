@@ -42,12 +42,15 @@ class Sender:
         return f"tracker {type(self._tracker).__name__}"
 
     def _run(self) -> None:
+        flush = getattr(self._tracker, "flush", None)
         try:
             self._tracker.start(self._params)
             while (row := self._rows.get()) is not None:
                 self._tracker.log(*row)
+                if flush is not None and self._rows.empty():
+                    flush()
             if self._artifact is not None:
                 self._tracker.artifact(self._artifact)
-            self._tracker.finish()
+            self.trouble = self._tracker.finish() or ""
         except BaseException as error:  # noqa: BLE001  whatever a tracker throws costs only its own tracking
             self.trouble = scrub(f"{self._name} stopped: {type(error).__name__}: {error}")[:500]

@@ -1,15 +1,14 @@
-"""Tracker: what an experiment tracker is to a run, and how one is found by its word."""
+"""Tracker: what an experiment tracker is to a watched loop, and how one is found by its word."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from metalmark.errors import NotInstalledError, UsageError
-
-WORDS = ("mlflow", "wandb")
+from metalmark.errors import UsageError
+from metalmark.track.destination import WORDS, parse
 
 
 @runtime_checkable
@@ -22,41 +21,28 @@ class Tracker(Protocol):
     def artifact(self, path: Path) -> None:
         """A file to keep; it is gone afterwards."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> str | None:
+        """What the user should know of it, if anything."""
 
 
-def resolve(track: Tracker | str | Sequence[Tracker | str] | None, name: str) -> list[Tracker]:
-    """Trackers as given, and for "mlflow" or "wandb" (or both, by a comma) what `metalmark.track.WORD.tracker(name)`
-    makes."""
+def resolve(track: Tracker | str | Sequence[Tracker | str] | None, name: str, identifier: str = "") -> list[Tracker]:
+    """Trackers as given; words ("mlflow", "wandb=offline", or several by commas) become one that queues for them."""
     if track is None:
         return []
-    if isinstance(track, str):
-        return [_by_word(word.strip(), name) for word in track.split(",") if word.strip()]
-    if isinstance(track, Sequence):
-        return [each for one in track for each in resolve(one, name)]
-    if not isinstance(track, Tracker):
-        raise UsageError(
-            f"A {type(track).__name__} is no tracker.",
-            hint="A tracker has start, log, artifact and finish; or give a word: " + ", ".join(WORDS),
-        )
-    return [track]
+    given = [track] if isinstance(track, str) or not isinstance(track, Sequence) else list(track)
+    for each in given:
+        if not isinstance(each, str | Tracker):
+            raise UsageError(
+                f"A {type(each).__name__} is no tracker.",
+                hint="A tracker has start, log, artifact and finish; or give a word: " + ", ".join(WORDS),
+            )
+    trackers = [each for each in given if not isinstance(each, str)]
+    words = ",".join(each for each in given if isinstance(each, str))
+    if not words:
+        return trackers
+    from metalmark.track.queueing import QueueTracker
 
-
-def _by_word(word: str, name: str) -> Tracker:
-    if word not in WORDS:
-        raise UsageError(f"There is no tracker {word!r}.", hint=f"There are: {', '.join(WORDS)}; or give an object.")
-    home = f"metalmark.track.{word}"
-    try:
-        module = import_module(home)
-    except ModuleNotFoundError as error:
-        if error.name == home:
-            raise NotInstalledError(
-                f"This Metalmark has no tracker for {word} yet.", hint="Give an object with a Tracker's methods."
-            ) from error
-        if error.name is None or error.name.partition(".")[0] != word:
-            raise
-        raise NotInstalledError(
-            f'track="{word}" needs the package {word}, which this Python does not have.',
-            hint=f"pip install 'metalmark[{word}]'",
-        ) from error
-    return cast(Tracker, module.tracker(name))
+    wish = parse(words)
+    for note in wish.notes:
+        warnings.warn(f"metalmark: {note}", stacklevel=4)
+    return [*trackers, *([QueueTracker(wish, name, identifier)] if wish.destinations else [])]

@@ -1,0 +1,70 @@
+"""`metalmark track`: what waits for a tracker, and sending it."""
+
+from __future__ import annotations
+
+import click
+
+EPILOG = """\b
+`--track` of train and bench, and mm.run(track=...), write what they have for a tracker to a queue on this
+disk; a process of its own sends it. A tracker that is down, slow or refuses costs the run nothing.
+
+\b
+Examples:
+  metalmark train mnist-mlp --track mlflow,wandb
+  metalmark track list
+  metalmark track sync
+"""
+
+
+@click.group("track", epilog=EPILOG)
+def command() -> None:
+    """Show and send what waits for MLflow and W&B."""
+
+
+@command.command("list", epilog="\b\nExample:\n  metalmark track list --json")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def list_(as_json: bool) -> None:
+    """List what has not been sent, where to, and why not."""
+    from metalmark.cli.waiting import waiting, waiting_json, waiting_text
+    from metalmark.track.spool import clear_sent, spool_root
+
+    clear_sent()
+    entries = waiting()
+    if as_json:
+        click.echo(waiting_json(entries))
+    elif entries:
+        click.echo(waiting_text(entries))
+    else:
+        click.echo(f"Nothing waits in {spool_root()}.", err=True)
+
+
+@command.command("sync", epilog="\b\nExamples:\n  metalmark track sync\n  metalmark track sync k3x9 --to mlflow\n\n\b\n"
+                 "Exit code: 0 everything is sent; 1 something still waits; 2 bad input.")  # fmt: skip
+@click.argument("runs", nargs=-1)
+@click.option("--to", "to", type=click.Choice(["mlflow", "wandb"]), help="Only what is for that tracker.")
+@click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
+def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
+    """Send what waits (default: of all runs). A run already begun there is continued; nothing is sent twice."""
+    from metalmark.cli.waiting import send_waiting
+
+    return send_waiting(runs, to=to, quiet=quiet)
+
+
+@command.command("delete", epilog="\b\nExample:\n  metalmark track delete k3x9 --yes")
+@click.argument("runs", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete(runs: tuple[str, ...], yes: bool) -> None:
+    """Forget what waits of RUNS. The runs themselves stay: metalmark runs push can queue them again."""
+    import sys
+
+    from metalmark.cli.waiting import find
+    from metalmark.errors import UsageError
+
+    found = find(runs)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"This would forget {len(found)} queues.", hint="Add --yes to do it without being asked.")
+        click.confirm(f"Forget {len(found)} queues?", abort=True, err=True)
+    for queue in found:
+        queue.remove()
+    click.echo(f"{len(found)} queues deleted.", err=True)

@@ -1,0 +1,145 @@
+"""A checkpoint as a model that others can load: what goes in, what comes out, an example, and the loader MLflow calls.
+
+    mlflow.pyfunc.load_model("models:/MODEL").predict(array)
+
+builds the network with Metalmark and the framework it was trained with, on the CPU, and gives its outputs. Nothing is
+pickled: the folder holds best.safetensors and model.json.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from metalmark.data.catalog import PIXELS
+from metalmark.data.synthetic import shape_of
+from metalmark.errors import FormatError, UsageError
+from metalmark.plan import Device, DeviceKind, Plan, Settings
+from metalmark.scrub import scrub
+from metalmark.track.event import Model
+from metalmark.training import checkpoint
+from metalmark.workload import Batch, Workload
+from metalmark.workloads.catalog import is_file, load
+
+SCHEMA = 1
+DESCRIPTION, WEIGHTS = "model.json", "best.safetensors"
+
+
+class Tensor(Struct, frozen=True, kw_only=True):
+    """Of one sample; the first dimension of a batch is left out."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+    plan: Plan
+    epoch: int
+    inputs: tuple[Tensor, ...] = ()
+    """As the workload makes them: images as NHWC, scaled; each framework's own layout is the loader's business."""
+    output: Tensor
+    note: str = ""
+    """Why there are no inputs."""
+
+
+def describe(model: Model) -> tuple[Description, list[np.ndarray]]:
+    """Its inputs, and one sample of them: made up, so that no framework is needed and nobody's data is shown."""
+    plan = model.plan
+    output = Tensor(name="outputs", dtype="float32", shape=(model.classes,))
+    try:
+        arrays = list(_sample(load(plan.workload, source=model.source), plan).inputs)
+    except Exception as error:  # noqa: BLE001  a user's own file may do anything; the checkpoint is kept all the same
+        note = scrub(f"its inputs are not known: {type(error).__name__}: {error}")[:300]
+        return Description(plan=plan, epoch=model.epoch, output=output, note=note), []
+    inputs = tuple(
+        Tensor(name=f"input_{number}", dtype=array.dtype.name, shape=array.shape[1:])
+        for number, array in enumerate(arrays)
+    )
+    return Description(plan=plan, epoch=model.epoch, inputs=inputs, output=output), arrays
+
+
+def _sample(workload: Workload, plan: Plan) -> Batch:
+    """Noise in the shape of the data set's images, made ready as the training did."""
+    params, rng = {**plan.params, "batch_size": 1}, np.random.default_rng(0)
+    if workload.sample is None or not workload.datasets:
+        return workload.batch(params, rng)
+    shape = shape_of(workload.datasets[0], int(plan.params.get("pixels", PIXELS))).image
+    return workload.sample(params, rng.integers(0, 256, (1, *shape), np.uint8), np.zeros(1, np.int32))
+
+
+def lay_out(folder: Path, weights: Path, description: Description) -> None:
+    folder.mkdir(parents=True)
+    try:
+        os.link(weights, folder / WEIGHTS)
+    except OSError:
+        shutil.copyfile(weights, folder / WEIGHTS)
+    (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2))
+
+
+class Loaded:
+    """A model in inference mode. Its framework is imported in the process that loads it."""
+
+    def __init__(self, folder: Path, source: str = "") -> None:
+        self.description = _read(folder / DESCRIPTION)
+        plan = self.description.plan
+        if is_file(plan.workload) and not source:
+            raise UsageError(
+                f"This model is of your own workload {plan.workload}, whose file is not kept with it.",
+                hint='Give it: mlflow.pyfunc.load_model(URI, model_config={"source": "my_net.py"})',
+            )
+        # The device and the settings decide how fast it trained, not what it computes; weights come from the file.
+        params = {**plan.params, **({"weights": "none"} if "weights" in plan.params else {})}
+        self._plan = msgspec.structs.replace(
+            plan, device=Device(kind=DeviceKind.CPU), settings=Settings(dtype=plan.settings.dtype), params=params
+        )
+        training = import_module(f"metalmark.training.{plan.framework}").TRAINING
+        # Held as long as the model is: a session may undo what it set when it is left.
+        self._stack = ExitStack()
+        self._trainer = self._stack.enter_context(
+            training.open(self._plan, self._small(load(plan.workload, source=source)))
+        )
+        self._trainer.load_state(checkpoint.load(folder / WEIGHTS)[1])
+
+    def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:  # noqa: ARG002  MLflow passes it
+        arrays = [np.asarray(value) for value in data.values()] if isinstance(data, dict) else [np.asarray(data)]
+        targets = np.zeros(len(arrays[0]), np.int32)
+        batch = self._trainer.recipe.prepare(Batch(inputs=tuple(arrays), targets=targets))
+        outputs: np.ndarray = self._trainer.evaluate((*batch.inputs, batch.targets))[1]
+        return outputs
+
+    def _small(self, workload: Workload) -> Workload:
+        """A session keeps batches on the device for `bench`; here one sample will do."""
+        batch = workload.batch
+        lighter = replace(workload, batch=lambda params, rng: batch({**params, "batch_size": 1}, rng))
+        object.__setattr__(lighter, "origin", workload.origin)
+        return lighter
+
+
+def _read(path: Path) -> Description:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Description)
+    except (OSError, msgspec.DecodeError) as error:
+        raise FormatError(f"{path.name} is damaged or not there: {error}") from error
+    if found.schema > SCHEMA:
+        raise FormatError("This model was written by a newer Metalmark.", hint="pip install -U metalmark")
+    return found
+
+
+def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Loaded:
+    """What MLflow calls, by this name."""
+    return Loaded(Path(path), source=str((model_config or {}).get("source", "")))

@@ -1,0 +1,151 @@
+"""Weights & Biases: a run by its own library, online, or offline into files that `wandb sync` uploads.
+
+Offline, a run is one folder that holds all of it: a try that begins again writes a new one and clears away the old.
+W&B keeps the newest of two uploads under one id, so nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from metalmark.track.destination import Destination
+from metalmark.track.event import Axis, Begin, End, Known, Model, Row, Status
+from metalmark.track.service import Service, fit_name, fit_text
+
+LONGEST_NAME, LONGEST_TAG = 120, 64
+INIT_TIMEOUT_S = 30.0
+
+
+class WandbService:
+    def __init__(self, destination: Destination) -> None:
+        self._to = destination
+        self._run: Any = None
+        self._online = destination.place == "online"
+        self._held: dict[str, set[float]] = {}
+        """Name → the places on its axis that were there when this try began."""
+        self._named: set[str] = set()
+
+    def begin(self, begin: Begin) -> str:
+        old = self._folders(begin.id)
+        Path(self._to.folder).mkdir(parents=True, exist_ok=True)
+        self._run = run = wandb.init(
+            project=self._to.project,
+            entity=self._to.entity or None,
+            id=begin.id,
+            name=fit_text(begin.name, LONGEST_NAME),
+            group=begin.group or None,
+            job_type=begin.kind,
+            dir=self._to.folder,
+            mode="online" if self._online else "offline",
+            resume="allow" if self._online else None,
+            tags=[begin.kind],
+            settings=_settings(),
+        )
+        if self._online and run.resumed:
+            self._held = held(wandb.Api().run(run.path).scan_history())
+        if not self._online:
+            for folder in old:
+                shutil.rmtree(folder, ignore_errors=True)
+        for axis in Axis:
+            run.define_metric(axis.value, hidden=True)
+        self.known(Known(params=begin.params, tags=begin.tags))
+        folder = Path(run.dir).parent
+        return str(run.url) if self._online else f"kept offline; upload it: wandb sync {shlex.quote(str(folder))}"
+
+    def known(self, known: Known) -> None:
+        config = {**known.params, **{f"tags/{name}": value for name, value in known.tags.items()}}
+        self._run.config.update({fit_name(name): value for name, value in config.items()}, allow_val_change=True)
+
+    def rows(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            values = {fit_name(name): math.nan if value is None else value for name, value in row.values.items()}
+            new = {name: value for name, value in values.items() if row.x not in self._held.get(name, ())}
+            for name in (name for name in new if name not in self._named):
+                self._run.define_metric(name, step_metric=row.axis.value)
+                self._named.add(name)
+            if new:
+                self._run.log({**new, row.axis.value: row.x})
+
+    def file(self, path: Path) -> None:
+        artifact = wandb.Artifact(f"record-{self._run.id}", type="record")
+        artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
+
+    def model(self, path: Path, model: Model) -> None:
+        from metalmark.track.model import describe, lay_out
+
+        description, arrays = describe(model)
+        metadata = {"epoch": model.epoch, "inputs": [_words(each) for each in description.inputs],
+                    "output": _words(description.output)}  # fmt: skip
+        with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
+            data = Path(folder, "model")
+            lay_out(data, path, description)
+            artifact = wandb.Artifact(f"model-{self._run.id}", type="model", metadata=metadata)
+            artifact.add_dir(str(data))
+            for number, array in enumerate(arrays):
+                with artifact.new_file(f"input_example_{number}.json") as file:
+                    file.write(json.dumps(array.tolist()))
+            self._run.log_artifact(artifact)
+
+    def end(self, end: End) -> None:
+        self._run.finish(exit_code=0 if end.status is Status.FINISHED else 1)
+        self._run = None
+
+    def close(self) -> None:
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.finish(exit_code=1)
+
+    def _folders(self, identifier: str) -> list[Path]:
+        return sorted(Path(self._to.folder, "wandb").glob(f"offline-run-*-{identifier}"))
+
+
+def held(history: Iterable[dict[str, Any]]) -> dict[str, set[float]]:
+    """Which names are there, and at which places of their axis."""
+    found: dict[str, set[float]] = {}
+    for row in history:
+        place = next((row[axis.value] for axis in Axis if row.get(axis.value) is not None), None)
+        if place is not None:
+            for name, value in row.items():
+                if value is not None:
+                    found.setdefault(name, set()).add(float(place))
+    return found
+
+
+def _words(tensor: Any) -> str:
+    return f"{tensor.name}: {tensor.dtype} {('batch', *tensor.shape)}"
+
+
+def _settings() -> Any:
+    """Its own sampling would be of the process that sends; and nothing that names the machine or its user."""
+    wanted = {
+        "silent": True,
+        "console": "off",
+        "init_timeout": INIT_TIMEOUT_S,
+        "x_disable_stats": True,
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
+        "disable_git": True,
+        "disable_code": True,
+        "disable_job_creation": True,
+        "save_code": False,
+        "host": "",
+        "username": "",
+        "email": "",
+    }
+    # Which of them there are differs from version to version.
+    return wandb.Settings(**{name: value for name, value in wanted.items() if name in wandb.Settings.model_fields})
+
+
+def service(destination: Destination) -> Service:
+    return WandbService(destination)
