@@ -2,14 +2,17 @@
 PYTHON ?= python3
 SECONDS ?= 2
 BATCH ?= 4
+REPORT ?= build/report.html
+OPEN ?= --open
 BIN := .venv/bin
 
 .PHONY: demo test check clean
 
-## Compare every framework on every device of this machine.
+## Compare every framework on every device of this machine, then look at it: a cell that crashed is in the page too.
 demo:
 	@$(PYTHON) tools/install.py demo
-	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS)
+	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS); \
+	code=$$?; [ $$code -gt 1 ] || { mkdir -p $(dir $(REPORT)) && $(BIN)/metalmark report last -o $(REPORT) $(OPEN); }; exit $$code
 
 ## Everything CI runs. Two at a time, with one thread each: threads that wait for each other would take longer.
 test: check

@@ -54,7 +54,7 @@ def ceilings_of(records: Iterable[Record]) -> Ceilings:
         step_s = cells_of([record])[0].step_s
         if record.plan.workload == MATMUL and run.flops_per_sample:
             found.flops_per_s[key_of(record, run)] = run.flops_per_sample * run.samples_per_step / step_s
-        elif record.plan.workload == COPY:
+        elif record.plan.workload == COPY and isinstance(record.plan.params.get("megafloats"), int):
             found.bytes_per_s[key_of(record, run)] = copied_bytes(record.plan.params) / step_s
     return found
 

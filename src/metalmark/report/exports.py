@@ -40,12 +40,12 @@ DERIVED: dict[str, Callable[[Derived], object]] = {
 
 def markdown(table: Table) -> str:
     def line(values: Sequence[str]) -> str:
-        return "| " + " | ".join(_escape(value) for value in values) + " |"
+        return "| " + " | ".join(escaped(value) for value in values) + " |"
 
     rule = "|" + "|".join(" ---: " if numeric else " --- " for numeric in table.numeric) + "|"
     rows = [line(table.headers), rule, *(line(row) for row in table.rows)]
-    notes = [f"- {_escape(note)}" for note in table.notes]
-    return "\n".join([f"**{_escape(table.caption)}**", "", *rows, *([""] if notes else []), *notes]) + "\n"
+    notes = [f"- {escaped(note)}" for note in table.notes]
+    return "\n".join([f"**{escaped(table.caption)}**", "", *rows, *([""] if notes else []), *notes]) + "\n"
 
 
 def comma_separated(cells: Sequence[Cell]) -> str:
@@ -69,7 +69,7 @@ def comma_separated(cells: Sequence[Cell]) -> str:
             row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
             row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
         row += [None] * len(DERIVED) if failure else _derived(cell)
-        writer.writerow(["" if value is None else _cell(value) for value in row])
+        writer.writerow(["" if value is None else spreadsheet(value) for value in row])
     return out.getvalue()
 
 
@@ -95,7 +95,7 @@ def json_text(records: Sequence[Record]) -> str:
     return encode_export(list(records), {name: figures for name, figures in derived.items() if figures}).decode()
 
 
-def _cell(value: object) -> object:
+def spreadsheet(value: object) -> object:
     """A spreadsheet runs what begins like a formula; a message or a file's name may."""
     if not isinstance(value, str):
         return value
@@ -103,7 +103,7 @@ def _cell(value: object) -> object:
     return f"'{text}" if text[:1] in "=+-@" and text[:1] else text
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     plain = printable(text).replace("\n", " ")
     for sign in "\\|`*_<>[]":
         plain = plain.replace(sign, "\\" + sign)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -47,8 +47,10 @@ def rows_text(rows: Sequence[Row], names: Names = NONE) -> str:
     )
 
 
-def rows_json(rows: Sequence[Row], names: Names = NONE) -> str:
-    entries = [{**msgspec.structs.asdict(row), "names": _names(row, names)} for row in rows]
+def rows_json(rows: Sequence[Row], names: Names = NONE, *, more: Sequence[dict[str, Any]] = ()) -> str:
+    """`more`: entries of another kind, which stand behind the records."""
+    entries = [{"kind": "record", **msgspec.structs.asdict(row), "names": _names(row, names)} for row in rows]
+    entries += more
     return msgspec.json.format(msgspec.json.encode(entries), indent=2).decode()
 
 

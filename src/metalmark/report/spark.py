@@ -9,12 +9,13 @@ BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
 
 
-def spark(values: Sequence[float], width: int) -> str:
-    """The oldest on the left. More values than characters: each shows the mean of its share, so that none is hidden."""
+def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None) -> str:
+    """The oldest on the left. More values than characters: each shows the mean of its share, so that none is hidden.
+    `scale`: the lowest and the highest of several lines that are to be compared."""
     shown = _means(values, width)
     if not shown:
         return ""
-    low, high = min(shown), max(shown)
+    low, high = scale or (min(shown), max(shown))
     if high - low <= FLAT_SHARE * max(abs(high), abs(low)):
         # A quantity that stands still must not look like one that jumps.
         return BARS[3] * len(shown)

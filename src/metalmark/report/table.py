@@ -36,10 +36,11 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
     figures_shown = FIGURES if any(plan.feed is Feed.PIPELINE for plan in every) else WITHOUT_WAIT
     headers = (*(HEADERS.get(name, name.replace("_", " ")) for name in names), "framework", "device", *figures_shown)
     found = {_key(cell.plan): cell for cell in cells}
+    # Cells of two sweeps may have the same plan: without a list of plans, each cell is a row of its own.
+    shown = [(plan, found.get(_key(plan))) for plan in plans] if plans else [(cell.plan, cell) for cell in cells]
     rows = []
-    for plan in every:
+    for plan, cell in shown:
         lead = [_value(plan, name) for name in names]
-        cell = found.get(_key(plan))
         values = _figures(cell)
         device = cell.device if cell else str(plan.device)
         rows.append((*lead, plan.framework, device, *(values[name] for name in figures_shown)))

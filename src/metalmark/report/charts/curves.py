@@ -1,0 +1,164 @@
+"""Training curves: of `metalmark train`, and of loops that were only watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metalmark.record import Absent
+from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
+from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
+from metalmark.report.charts.thin import Point, thinned
+from metalmark.report.units import figures, seconds
+from metalmark.training.derived import samples_s
+from metalmark.training.record import Epoch, TrainingRecord
+from metalmark.watched import Curve, Watched
+
+EPOCHS = ("training", "epoch", "train loss", "validation loss", "accuracy")
+TIMES = ("epoch", "input", "compute", "validation", "samples/s")
+STEPS = ("line", "steps", "first", "least", "last")
+TRAIN, VALIDATION = "training", "validation"
+
+
+def training_name(record: TrainingRecord, *, workload: bool = True) -> str:
+    plan = record.plan
+    changed = "".join(f", {value}" for value in plan.settings.changed().values())
+    lead = f"{plan.workload}, " if workload else ""
+    return f"{lead}{plan.framework} {plan.device}{changed} ({record.id[:4]})"
+
+
+def together_figures(records: Sequence[TrainingRecord]) -> list[Drawn]:
+    """Accuracy and validation loss of each training over its epochs, those of one workload in one figure."""
+    groups: dict[str, list[TrainingRecord]] = {}
+    for record in records:
+        if record.epochs:
+            groups.setdefault(record.plan.workload, []).append(record)
+    drawn: list[Drawn] = []
+    for workload, group in groups.items():
+        for at in range(0, len(group), MOST_LINES):
+            part = group[at : at + MOST_LINES]
+            drawn += [_accuracy(workload, part), _losses(workload, part)]
+    return drawn or [Missing(title="Training curves", reason="no training came to the end of an epoch")]
+
+
+def training_figures(record: TrainingRecord) -> list[Drawn]:
+    """One training's own: the loss of each step, and where an epoch's time went."""
+    name = training_name(record)
+    losses = tuple((float(step), loss) for step, loss in enumerate(_steps(record), start=1))
+    if not losses or not record.epochs:
+        return [Missing(title=f"Training curves: {name}", reason="it ended before its first epoch did")]
+    line = Line(name=TRAIN, points=losses)
+    row = (name, f"{len(losses):,}", *(f"{value:.4g}" for value in _told(losses)))
+    shown = Figure(
+        title="Loss of each step",
+        about=" ".join(filter(None, ("The mean over a step's batch, before its update.", thinned([len(losses)])))),
+        label=f"Line chart: loss of each of {len(losses):,} steps of {name}.",
+        svg=lines_svg([line], Axis("step"), _loss_axis([line])),
+        numbers=numbers(STEPS, [row]),
+    )
+    return [shown, _times(record, name)]
+
+
+def watched_figures(run: Watched) -> list[Drawn]:
+    drawn: list[Drawn] = [_watched(run, curve) for curve in run.curves if any(v is not None for v in curve.values)]
+    return drawn or [Missing(title=f"Training curves: {run.name}", reason="the loop logged no number")]
+
+
+def _accuracy(workload: str, records: Sequence[TrainingRecord]) -> Figure:
+    lines = [
+        Line(
+            name=training_name(record, workload=False),
+            points=tuple((float(epoch.number), epoch.accuracy) for epoch in record.epochs),
+        )
+        for record in records
+    ]
+    targets = {record.goal.target_accuracy for record in records}
+    target = targets.pop() if len(targets) == 1 else None
+    about = "Of the validation samples, after each epoch."
+    return Figure(
+        title=f"Validation accuracy: {workload}",
+        about=about if target is None else f"{about} Broken line across: the target, {target * 100:.2f}%.",
+        label=f"Line chart: validation accuracy of {len(lines)} trainings of {workload} over their epochs.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True, level=target),
+        numbers=numbers(EPOCHS, [_epoch(record, epoch) for record in records for epoch in record.epochs]),
+    )
+
+
+def _losses(workload: str, records: Sequence[TrainingRecord]) -> Figure:
+    """Of one training both losses; of several the validation's alone, or nobody can tell the lines apart."""
+    if len(records) == 1:
+        epochs = records[0].epochs
+        lines = [
+            Line(name=TRAIN, points=tuple((float(epoch.number), epoch.train_loss) for epoch in epochs)),
+            Line(name=VALIDATION, points=tuple((float(epoch.number), epoch.validation_loss) for epoch in epochs)),
+        ]
+    else:
+        lines = [
+            Line(
+                name=training_name(one, workload=False),
+                points=tuple((float(e.number), e.validation_loss) for e in one.epochs),
+            )
+            for one in records
+        ]
+    which = "Training and validation loss" if len(records) == 1 else "Validation loss"
+    return Figure(
+        title=f"{which}: {workload}",
+        about="The mean over each epoch's samples.",
+        label=f"Line chart: {which.lower()} of {workload} over the epochs.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), _loss_axis(lines), points=True),
+        numbers=numbers(EPOCHS, [_epoch(record, epoch) for record in records for epoch in record.epochs]),
+    )
+
+
+def _times(record: TrainingRecord, name: str) -> Figure:
+    parts = {
+        "input": [epoch.input_s for epoch in record.epochs],
+        "compute": [epoch.compute_s for epoch in record.epochs],
+        "validation": [epoch.validation_s for epoch in record.epochs],
+    }
+    ats = [float(epoch.number) for epoch in record.epochs]
+    lines = [Line(name=part, points=tuple(zip(ats, values, strict=True))) for part, values in parts.items()]
+    rows = []
+    for epoch in record.epochs:
+        pace = samples_s(epoch)
+        shown = (seconds(epoch.input_s), seconds(epoch.compute_s), seconds(epoch.validation_s))
+        rows.append((str(epoch.number), *shown, "-" if isinstance(pace, Absent) else figures(pace)))
+    return Figure(
+        title="Where an epoch's time goes",
+        about="Waiting for batches, computing, validating.",
+        label=f"Line chart: seconds of each epoch of {name} spent on input, compute and validation.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), Axis("seconds", zero=True), points=True),
+        numbers=numbers(TIMES, rows),
+    )
+
+
+def _watched(run: Watched, curve: Curve) -> Figure:
+    pairs = zip(curve.steps, curve.values, strict=True)
+    points = tuple((float(step), value) for step, value in pairs if value is not None)
+    lost = len(curve.values) - len(points)
+    said = (f"{lost} values were not finite." if lost else "", thinned([len(points)]))
+    return Figure(
+        title=curve.name,
+        about=" ".join(filter(None, ("As the loop logged it.", *said))),
+        label=f"Line chart: {curve.name} of the watched loop {run.name} over its steps.",
+        svg=lines_svg([Line(name=curve.name, points=points)], Axis("step"), Axis(curve.name)),
+        numbers=numbers(STEPS, [(curve.name, f"{len(points):,}", *(f"{value:.4g}" for value in _told(points)))]),
+    )
+
+
+def _loss_axis(lines: Sequence[Line]) -> Axis:
+    log = wants_log([y for line in lines for _, y in line.points])
+    return Axis("loss, logarithmic" if log else "loss", log=log)
+
+
+def _steps(record: TrainingRecord) -> list[float]:
+    return [loss for epoch in record.epochs for loss in epoch.losses]
+
+
+def _told(points: Sequence[Point]) -> tuple[float, float, float]:
+    values = [y for _, y in points]
+    return values[0], min(values), values[-1]
+
+
+def _epoch(record: TrainingRecord, epoch: Epoch) -> tuple[str, ...]:
+    losses = (f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}")
+    return (training_name(record, workload=False), str(epoch.number), *losses, f"{epoch.accuracy * 100:.2f}%")

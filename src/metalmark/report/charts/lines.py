@@ -1,0 +1,195 @@
+"""Lines: over time or over a parameter, told apart by colour and by dash, with intervals and phases where known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from metalmark.report.charts.draw import DASHES, FAINT, INK, MUTED, SERIES, SHAPES, WIDTH, Canvas, plain, svg
+from metalmark.report.charts.thin import Point, thin
+
+HEIGHT = 190
+LEGEND_PX, LETTER_PX = 15, 5.5
+LOG_FROM = 8.0
+"""Values that span so many times their least are seen better on a logarithmic axis."""
+MOST_LINES = len(SERIES)
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    name: str
+    points: tuple[Point, ...]
+    intervals: tuple[tuple[float, float] | None, ...] = ()
+    """One a point, or none at all."""
+    trend: bool = False
+    """A line through the others: drawn over them, in ink."""
+
+
+class Span(NamedTuple):
+    """A stretch of the x axis with a name of its own."""
+
+    begin: float
+    end: float
+    name: str
+
+
+class Axis(NamedTuple):
+    title: str
+    log: bool = False
+    zero: bool = False
+    percent: bool = False
+    whole: bool = False
+    """Its values are counted: epochs, batch sizes."""
+
+
+def wants_log(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= LOG_FROM
+
+
+def lines_svg(
+    lines: Sequence[Line],
+    x: Axis,
+    y: Axis,
+    *,
+    spans: Sequence[Span] = (),
+    points: bool = False,
+    level: float | None = None,
+) -> str:
+    """`points`: mark each one. `level`: a value to be reached, as a line across."""
+    return svg(lambda canvas: _chart(canvas, lines, x, y, spans, points, level))
+
+
+def _chart(
+    canvas: Canvas, lines: Sequence[Line], x: Axis, y: Axis, spans: Sequence[Span], points: bool, level: float | None
+) -> Any:
+    alt = canvas.alt
+    names = [plain(line.name) for line in lines if not line.trend]
+    layers = [*_spans(canvas, spans), *([_level(canvas, level)] if level is not None else [])]
+    layers += _lines(canvas, lines, names, _x(alt, lines, x), _y(alt, lines, y, level), points)
+    chart = alt.layer(*layers).properties(
+        width=WIDTH, height=HEIGHT + (LEGEND_PX * len(names) + 8 if len(names) > 1 else 0),
+        autosize=alt.AutoSizeParams(type="fit", contains="padding"),
+    )  # fmt: skip
+    # A point's own legend would join the line's, and hide its dashes.
+    return chart.resolve_legend(fill="independent", shape="independent") if points else chart
+
+
+def _lines(canvas: Canvas, lines: Sequence[Line], names: list[str], x: Any, y: Any, points: bool) -> list[Any]:
+    alt = canvas.alt
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=220) if len(names) > 1 else None
+    cycle = [place % len(SERIES) for place in range(len(names))]
+    colours = alt.Scale(domain=names, range=[SERIES[n] for n in cycle])
+    dashes = alt.Scale(domain=names, range=[list(DASHES[n]) for n in cycle])
+    base = canvas.chart([row for line in lines if not line.trend for row in _rows(line)]).encode(x=x, y=y)
+    layers = [
+        base.mark_line(strokeWidth=1.6, clip=True).encode(
+            stroke=alt.Stroke("name:N", legend=legend, scale=colours),
+            strokeDash=alt.StrokeDash("name:N", legend=legend, scale=dashes),
+            order=alt.Order("place:Q"),
+        )
+    ]
+    if any(line.intervals for line in lines):
+        held = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.2)
+        layers.append(
+            held.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), stroke=alt.Stroke("name:N", legend=None, scale=colours))
+        )
+    if points:
+        # By a field of their own, or the legend would show a point instead of the line's dashes.
+        fill = alt.Fill("mark:N", legend=None, scale=colours)
+        shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=names, range=[SHAPES[n] for n in cycle]))
+        layers.append(base.mark_point(filled=True, size=36, opacity=1).encode(fill=fill, shape=shape))
+    for line in lines:
+        if line.trend:
+            trend = canvas.chart(_rows(line)).mark_line(color=INK, strokeWidth=2, strokeDash=[5, 3])
+            layers.append(trend.encode(x=x, y=y, order=alt.Order("place:Q")))
+    return layers
+
+
+def _spans(canvas: Canvas, spans: Sequence[Span]) -> list[Any]:
+    """Every other stretch shaded, its name on top."""
+    if not spans:
+        return []
+    whole = spans[-1].end - spans[0].begin
+    rows = [
+        {"x": span.begin, "x2": span.end, "middle": (span.begin + span.end) / 2, "name": _fitting(span, whole),
+         "shade": bool(number % 2)}
+        for number, span in enumerate(spans)
+    ]  # fmt: skip
+    alt, base = canvas.alt, canvas.chart(rows)
+    shade = base.transform_filter("datum.shade").mark_rect(color=FAINT).encode(x=alt.X("x:Q"), x2=alt.X2("x2:Q"))
+    text = base.mark_text(baseline="bottom", color=MUTED, fontSize=10, dy=-2, clip=False)
+    return [shade, text.encode(x=alt.X("middle:Q"), y=alt.YValue(0), text=alt.Text("name:N"))]
+
+
+def _fitting(span: Span, whole: float) -> str:
+    """Its name, where there is room for it above the stretch."""
+    room_px = (span.end - span.begin) / whole * (WIDTH - 50) if whole > 0 else 0.0
+    return plain(span.name) if room_px >= LETTER_PX * len(span.name) else ""
+
+
+def _level(canvas: Canvas, level: float) -> Any:
+    base = canvas.chart([{"y": level}])
+    return base.mark_rule(color=INK, strokeDash=[2, 3], strokeWidth=1).encode(y=canvas.alt.Y("y:Q"))
+
+
+def _x(alt: Any, lines: Sequence[Line], axis: Axis) -> Any:
+    values = sorted({point[0] for line in lines for point in line.points})
+    if axis.whole and (axis.log or len(values) <= 8):
+        # Only what was run stands on the axis: no batch of 3.5.
+        ticks: dict[str, Any] = {"values": values, "format": "~s" if max(values) >= 10_000 else ",~d"}
+    else:
+        ticks = {"tickCount": 6}
+    scale = alt.Scale(type="log" if axis.log else "linear", zero=axis.zero, nice=False, padding=4)
+    return alt.X("x:Q", title=axis.title, axis=alt.Axis(grid=False, **ticks), scale=scale)
+
+
+def _y(alt: Any, lines: Sequence[Line], axis: Axis, level: float | None) -> Any:
+    low, high = _range(lines, level)
+    if axis.zero and not axis.log:
+        low = min(low, 0.0)
+    elif high - low < 0.02 * abs(high):
+        # What hardly moves must not look like what jumps.
+        low, high = low - 0.05 * abs(high), high + 0.05 * abs(high)
+    if low == high:
+        low, high = low - 1.0, high + 1.0
+    form = ".0%" if axis.percent else "~s" if high >= 10_000 else ",.4~r"
+    ticks: dict[str, Any] = {"values": _log_ticks(low, high)} if axis.log else {"tickCount": 5}
+    kind, padding = "log" if axis.log else "linear", 0 if axis.zero and not axis.log else 6
+    scale = alt.Scale(type=kind, domain=[low, high], nice=not axis.log, zero=False, padding=padding)
+    return alt.Y("y:Q", title=axis.title, scale=scale, axis=alt.Axis(format=form, **ticks))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten; of many powers the ones alone."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if math.log10(high / low) <= 2.5 else (1,)
+    return [step * 10.0**power for power in powers for step in steps if low * 0.9 <= step * 10.0**power <= high * 1.1]
+
+
+def _range(lines: Sequence[Line], level: float | None) -> tuple[float, float]:
+    values = [y for line in lines for _, y in line.points]
+    values += [end for line in lines for interval in line.intervals if interval for end in interval]
+    values += [] if level is None else [level]
+    return min(values), max(values)
+
+
+def _rows(line: Line) -> list[dict[str, Any]]:
+    name = plain(line.name)
+    if line.intervals:
+        return [
+            {
+                "name": name,
+                "mark": name,
+                "x": x,
+                "y": y,
+                "place": place,
+                "low": span and span[0],
+                "high": span and span[1],
+            }
+            for place, ((x, y), span) in enumerate(zip(line.points, line.intervals, strict=True))
+        ]
+    return [
+        {"name": name, "mark": name, "x": x, "y": y, "place": place} for place, (x, y) in enumerate(thin(line.points))
+    ]

@@ -1,0 +1,150 @@
+"""Who is fastest at the same question: cells of many machines, like with like only, each with its interval."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from metalmark.compare.measured import Measured, measured_of
+from metalmark.compare.pairing import MAY_LACK, shown
+from metalmark.record import Absent, Machine, Record
+from metalmark.stats import Interval, median, step_interval
+
+FEW = 3
+"""Fewer processes than this do not show how processes differ."""
+UNNAMED = {"workload", "workload file", *MAY_LACK}
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One machine's, framework's and device's answer."""
+
+    cell: Measured
+    machine: str
+    samples_s: float
+    low: float | None
+    """Of the 95% interval, in samples a second; None: too few blocks."""
+    high: float | None
+    rank: int | None
+    """One more than those that are faster beyond both intervals, so that ties share it; None without an interval."""
+
+    @property
+    def few(self) -> bool:
+        return len(self.cell.processes) < FEW
+
+    @property
+    def settings(self) -> str:
+        """What is not as usual."""
+        how = {name: value for name, value in self.cell.how.items() if name not in ("framework", "device")}
+        return ", ".join(f"{shown(name)} {value}" for name, value in how.items() if value not in ("", "off"))
+
+    @property
+    def joules(self) -> float | None:
+        energy = self.cell.energy
+        if isinstance(energy, Absent) or len(energy) != 1:
+            return None
+        (values,) = energy.values()
+        return median(values)
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """What was asked: the same workload, parameters, mode, dtype and data."""
+
+    workload: str
+    words: str
+    entries: tuple[Entry, ...]
+    """The fastest first."""
+    failed: tuple[tuple[str, Measured], ...]
+    """Machine, and the cell that did not come to a result there."""
+
+
+class Board(Struct, frozen=True, kw_only=True):
+    questions: dict[str, tuple[Question, ...]]
+    """By workload."""
+    machines: dict[str, tuple[Machine, ...]]
+    """By what they are called: those of one kind are one, whoever's they are."""
+
+
+def board_of(bundles: Iterable[Sequence[Record]]) -> Board:
+    cells: list[tuple[str, Measured]] = []
+    machines: dict[str, dict[str, Machine]] = {}
+    # A bundle may claim the sweep of another: what it says of that cell is a process more, and takes nobody's place.
+    known = [
+        msgspec.structs.replace(record, sweep=f"{number}-{record.sweep}")
+        for number, records in enumerate(bundles)
+        for record in records
+    ]
+    by_id = {record.id: record for record in known}
+    for cell in measured_of(known):
+        machine = by_id[cell.records[0]].machine
+        name = cell.around["machine"]
+        machines.setdefault(name, {}).setdefault(repr(machine), machine)
+        cells.append((name, cell))
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[str, Measured]]] = {}
+    for name, cell in cells:
+        groups.setdefault(_asked(cell), []).append((name, cell))
+    questions: dict[str, list[Question]] = {}
+    for group in groups.values():
+        for question in _questions(group):
+            questions.setdefault(question.workload, []).append(question)
+    return Board(
+        questions={name: tuple(sorted(found, key=_size)) for name, found in sorted(questions.items())},
+        machines={name: tuple(found.values()) for name, found in sorted(machines.items())},
+    )
+
+
+def slug(text: str) -> str:
+    """A file's name that says what it is and is nobody's path."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
+    return f"{plain or 'x'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _asked(cell: Measured) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in cell.what.items() if key not in MAY_LACK))
+
+
+def _questions(group: Sequence[tuple[str, Measured]]) -> list[Question]:
+    """Those that completed, apart by what they really read; with each, the cells that did not complete."""
+    failed = tuple((name, cell) for name, cell in group if cell.failure)
+    apart: dict[tuple[str | None, ...], list[tuple[str, Measured]]] = {}
+    for name, cell in group:
+        if not cell.failure:
+            apart.setdefault(tuple(cell.value(key) for key in sorted(MAY_LACK)), []).append((name, cell))
+    if not apart:
+        return [_question(group[0][1], (), failed)]
+    return [_question(found[0][1], _ranked(found), failed) for found in apart.values()]
+
+
+def _question(cell: Measured, entries: tuple[Entry, ...], failed: tuple[tuple[str, Measured], ...]) -> Question:
+    parts = [value if key in ("mode", "dtype") else f"{shown(key)} {value}" for key, value in cell.what.items()
+             if key not in UNNAMED and value]  # fmt: skip
+    digest = cell.what.get("workload file", "")
+    parts += [f"file {digest[:12]}…"] if digest else []
+    return Question(workload=cell.what["workload"], words=", ".join(parts), entries=entries, failed=failed)
+
+
+def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[Entry, ...]:
+    plain = [(name, cell, _pace(cell), step_interval(cell.processes)) for name, cell in found]
+    entries = []
+    for name, cell, samples_s, interval in sorted(plain, key=lambda one: -one[2]):
+        low, high = _turned(interval)
+        faster = sum(1 for other in plain if high is not None and (_turned(other[3])[0] or 0.0) > high)
+        rank = None if high is None else faster + 1
+        entries.append(Entry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=rank))
+    return tuple(entries)
+
+
+def _pace(cell: Measured) -> float:
+    return 1 / median([median(times) for times in cell.processes])
+
+
+def _turned(interval: Interval | None) -> tuple[float | None, float | None]:
+    """Seconds a sample to samples a second."""
+    return (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
+
+
+def _size(question: Question) -> tuple[int, str]:
+    return (-len(question.entries), question.words)

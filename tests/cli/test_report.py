@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from metalmark.codec import encode_export
+from metalmark.plan import Plan
+from metalmark.record import Record
+from metalmark.store.sqlite import Store
+from metalmark.store.trainings import TrainingStore
+from metalmark.store.watched import WatchedStore
+from metalmark.sweep import Sweep
+from metalmark.training.job import write_record
+from tests.conftest import Cli
+from tests.report.contents import HOSTILE, records, run, telemetry, training, watched
+from tests.report.markup import parse
+from tests.samples import plan, record
+
+pytest.importorskip("altair")
+
+OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
+
+
+def fill(store_file: Path) -> list[Record]:
+    """An older sweep of one cell in two processes, and a newer one with a plan that has not run yet."""
+    old = [record(run(), sweep=OLD, repeat=number, started_at="2026-11-14T08:00:00.000000Z") for number in range(2)]
+    new = [record(run(0.2), sweep=NEW, cell=0, telemetry=telemetry())]
+    with Store(store_file) as store:
+        waiting: tuple[Plan, ...] = (new[0].plan, plan(framework="jax"))
+        left_out = ("mlx not run: it is not installed.",)
+        store.add_sweep(Sweep(id=NEW, created_at="2026-11-15T08:00:00.000000Z", plans=waiting, left_out=left_out))
+        store.add_all([*old, *new])
+    return old
+
+
+def test_the_last_sweep_as_one_page(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    fill(store_file)
+    path = tmp_path / "page.html"
+    done = cli("report", "-o", path, "--open", DISPLAY="", WAYLAND_DISPLAY="", BROWSER="true")
+    assert done.returncode == 0, done.stderr
+    if sys.platform == "linux":
+        assert "no desktop" in done.stderr, "a browser in a terminal would take that over"
+    assert done.stdout.strip() == str(path)
+    assert "Of the last sweep" in done.stderr
+    assert not list(tmp_path.glob("*.part"))
+    body = parse(path.read_text()).named("main")[0].text
+    assert NEW in body
+    assert OLD not in body
+    assert "training on jax cpu" in body, "what has not run yet is said"
+    assert "mlx not run: it is not installed." in body, "and what was left out"
+
+
+def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    old = fill(store_file)
+    folder = tmp_path / "run1"
+    folder.mkdir()
+    write_record(folder, training())
+    with TrainingStore(store_file) as store:
+        store.add_training(training(), folder)
+    with WatchedStore(store_file) as watching:
+        watching.add_watched(watched())
+    with Store(store_file) as plain:
+        plain.name("main", [OLD])
+    exported = tmp_path / "theirs.json"
+    exported.write_bytes(encode_export(records()))
+    words = ["main", old[0].id[:6], NEW, exported, folder, "run1", "trained0001", "watched0001", watched().name]
+    done = cli("report", *words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["records"]) == 2 + 1 + 7, "a record's id stands for its cell, and nothing is there twice"
+    assert [one["id"] for one in document["trainings"]] == ["trained0001"]
+    assert [one["id"] for one in document["watched"]] == ["watched0001"]
+
+
+def test_forms_by_ending_and_to_stdout(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    fill(store_file)
+    pasted = cli("report", "--format", "markdown", "--against", "published")
+    assert "| torch | cpu |" in pasted.stdout
+    table = tmp_path / "cells.csv"
+    assert cli("report", "-o", table).returncode == 0
+    assert table.read_text().startswith("workload,mode,")
+    opened = cli("report", "--format", "markdown", "--open")
+    assert "nothing was opened" in opened.stderr
+    assert opened.returncode == 0
+
+
+@pytest.mark.parametrize("extra", ["web", "parquet"])
+def test_an_extra_that_is_not_there_is_named(cli: Cli, store_file: Path, tmp_path: Path, extra: str) -> None:
+    fill(store_file)
+    missing = {"web": "jinja2", "parquet": "pyarrow"}[extra]
+    (tmp_path / f"{missing}.py").write_text("raise ImportError('not here')")
+    done = cli("report", "-o", tmp_path / {"web": "x.html", "parquet": "x.parquet"}[extra], PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert f'pip install "metalmark[{extra}]"' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert cli("report", "--format", "markdown", PYTHONPATH=str(tmp_path)).returncode == 0, "and Markdown needs none"
+
+
+def test_bad_input(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+    nothing = cli("report")
+    assert nothing.returncode == 2
+    assert "metalmark bench" in nothing.stderr
+    fill(store_file)
+    damaged = tmp_path / "damaged.json"
+    lost = msgspec.json.decode(encode_export([record(run())]))
+    lost["records"][0]["outcome"]["measurement"]["blocks"] = []
+    damaged.write_bytes(msgspec.json.encode(lost))
+    empty = tmp_path / "empty.json"
+    empty.write_bytes(encode_export([]))
+    for words, said in (
+        (["zzzz"], "no record or sweep"),
+        (["x" * 5000], "no record or sweep"),
+        ([HOSTILE[0].replace("/", "")], "is not an id"),
+        ([tmp_path / "none.json"], "can't be read"),
+        ([f"{tmp_path}/none"], "neither a file nor the folder"),
+        ([damaged], "damaged: it has no block"),
+        ([empty], "holds no records"),
+        (["last", "-o", tmp_path / "no" / "x.json"], "can't be written"),
+    ):
+        done = cli("report", *words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert said in done.stderr, (words, done.stderr)
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,190 @@
+"""Figures: their numbers are the records', their colours have their like in the dark, thinning loses nothing."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as Xml
+
+import pytest
+
+from metalmark.plan import Mode
+from metalmark.record import Phases, Telemetry
+from metalmark.report.ceilings import NO_CEILINGS, Ceilings, key_of
+from metalmark.report.cells import cells_of
+from metalmark.report.charts.bars import Bar, bars_svg
+from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
+from metalmark.report.charts.draw import SERIES, plain
+from metalmark.report.charts.figures import Drawn, Figure, Missing
+from metalmark.report.charts.lines import Axis, Line, Span, lines_svg, wants_log
+from metalmark.report.charts.published import published_figures
+from metalmark.report.charts.scaling import scaling_figures
+from metalmark.report.charts.sensors import phase_spans, sensor_figures, series_figures
+from metalmark.report.charts.steps import steps_figure
+from metalmark.report.charts.thin import MOST, thin, thinned
+from metalmark.report.charts.throughput import ceiling_figures, energy_figures, throughput_figures
+from metalmark.report.html.page import asset
+from tests.report.contents import HOSTILE, PHASES, records, run, series, telemetry, training, watched
+from tests.samples import plan, record
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(found: list[Drawn]) -> list[Figure]:
+    return [one for one in found if isinstance(one, Figure)]
+
+
+def missing(found: list[Drawn]) -> str:
+    return " ".join(one.reason for one in found if isinstance(one, Missing))
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()) for text in Xml.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_throughput_says_what_the_table_says() -> None:
+    cells = cells_of([record(run(0.1, batch=4), plan=plan(params={"batch_size": 4}))])
+    (figure,) = drawn(throughput_figures(cells))
+    (row,) = figure.numbers.rows
+    interval = cells[0].interval
+    assert interval is not None
+    assert row[2] == "40.0"
+    assert (row[3], row[4]) == (f"{4 / interval.high:.1f}", f"{4 / interval.low:.1f}")
+    assert "40.0" in texts(figure.svg)
+    assert "samples a second" in texts(figure.svg)
+
+
+def test_names_hold_only_what_tells_cells_apart() -> None:
+    cells = cells_of(records())
+    figure = drawn(throughput_figures(cells))[0]
+    assert [row[0] for row in figure.numbers.rows][:2] == ["torch, batch 4", "torch, batch 32"]
+    assert "With float32." in figure.about
+
+
+def test_hostile_names_are_words_of_the_drawing() -> None:
+    svg = bars_svg([Bar(row=word, group="cpu", value=1.0, text=word) for word in HOSTILE], unit=HOSTILE[0])
+    said = texts(svg)
+    assert HOSTILE[0] in said
+    assert not [tag for tag in Xml.fromstring(svg).iter() if tag.tag in (f"{SVG}script", f"{SVG}image")]
+    assert plain("a\x00b\n c" * 40) == plain("ab c" * 40)
+    assert len(plain("x" * 500)) == 80
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_every_colour_has_its_like_in_the_dark(kind: str) -> None:
+    """A colour without a rule in page.css would stay what it is in light."""
+    if kind == "bars":
+        groups = [f"device {number}" for number in range(7)]
+        bars = [Bar(row="r", group=name, value=1.0, low=0.9, high=1.1, text="1") for name in groups]
+        svg = bars_svg([*bars, Bar(row="theirs", group="g", value=2.0, text="2", hollow=True)], unit="s")
+    else:
+        lines = [Line(name=f"l{n}", points=((0.0, 1.0 + n), (9.0, 2.0 + n))) for n in range(7)]
+        trend = Line(name="t", points=((0.0, 1.0), (9.0, 5.0)), trend=True)
+        svg = lines_svg([*lines, trend], Axis("x"), Axis("y"), spans=[Span(0, 4, "a"), Span(4, 9, "b")], level=3.0)
+    used = set(re.findall(r'(fill|stroke)="(#[0-9a-f]+|[a-z]+)"', svg)) - {("fill", "none"), ("stroke", "none")}
+    ruled = set(re.findall(r'svg \[(fill|stroke)="(#[0-9a-f]+)"\]', asset("page.css")))
+    assert {colour for _, colour in used} >= set(SERIES[:6])
+    assert used <= ruled
+
+
+def test_scaling_needs_two_sizes_and_goes_logarithmic() -> None:
+    found = scaling_figures(cells_of(records()))
+    (figure,) = drawn(found)
+    assert len(figure.numbers.rows) == 6
+    assert "Logarithmic: batch size" in figure.about
+    assert {"4", "32", "256"} <= set(texts(figure.svg)), "the sizes that ran, and no others, stand on the axis"
+    assert "two values of its sequence length" in missing(found)
+    assert wants_log([1, 8])
+    assert not wants_log([0, 8])
+
+
+def test_drift_is_drawn_where_it_is_more_than_noise() -> None:
+    drifting, steady = cells_of([record(run(0.1, drift=0.02)), record(run(0.1), cell=1)])
+    slow, even = steps_figure(drifting, "a"), steps_figure(steady, "b")
+    assert slow is not None
+    assert even is not None
+    assert "Broken line: the drift" in slow.about
+    assert slow.numbers.rows[0][-1].startswith("+")
+    assert even.numbers.rows[0][-1] == "none"
+    assert slow.svg.count("<path") > even.svg.count("<path")
+
+
+def test_sensors_over_the_phases() -> None:
+    found = sensor_figures(record(run(), telemetry=telemetry()), "x")
+    titles = {one.title.partition(":")[0] for one in drawn(found)}
+    assert titles == {"CPU utilisation", "Power", "Memory"}
+    assert {"import", "measured"} <= set(texts(drawn(found)[0].svg))
+    assert "first step" not in texts(drawn(found)[0].svg), "a name that has no room is left out"
+    assert "watts" in texts(next(one for one in drawn(found) if one.title.startswith("Power")).svg)
+    assert [span.name for span in phase_spans(PHASES)] == ["import", "build", "first step", "warm-up", "measured"]
+    still = Phases(import_s=1, build_s=1, first_step_s=1, warmup_s=1, measure_s=1, end_s=1)
+    assert phase_spans(still) == []
+    assert "switched off" in missing(series_figures(record().telemetry, "x"))
+
+
+def test_energy_and_ceiling_or_the_reason() -> None:
+    one = record(run(0.1), telemetry=telemetry())
+    cells = cells_of([one])
+    (energy,) = drawn(energy_figures(cells))
+    assert energy.numbers.rows[0][3].endswith(" W")
+    assert "metalmark ceiling -f torch -d cpu" in missing(ceiling_figures(cells, NO_CEILINGS))
+    outcome = one.outcome
+    reached = Ceilings({key_of(one, outcome): 6.4e11}, {})  # type: ignore[arg-type]
+    (share,) = drawn(ceiling_figures(cells, reached))
+    assert share.numbers.rows[0][2] == "50.0%"
+
+
+def test_published_figures_are_marked() -> None:
+    params = {"size": "base", "batch_size": 16, "seq_len": 128}
+    ours = record(run(1.2, batch=16), plan=plan(workload="bert", params=params, mode=Mode.TRAINING))
+    (figure,) = drawn(published_figures(cells_of([ours])))
+    words = texts(figure.svg)
+    assert "published by others *" in words
+    assert "NVIDIA T4 *" in words
+    assert "stroke-dasharray" in figure.svg
+    assert "Published, not measured by us" in figure.about
+    assert any(row[1].startswith("published: ") for row in figure.numbers.rows)
+    assert "nothing was published" in missing(published_figures(cells_of(records())))
+
+
+def test_training_curves() -> None:
+    both = together_figures([training(), training("trained0002", framework="jax")])
+    assert len(drawn(both)) == 2
+    assert len(drawn(both)[0].numbers.rows) == 6
+    assert "the target, 90.00%" in drawn(both)[0].about
+    own = training_figures(training())
+    assert drawn(own)[0].numbers.rows[0][1:] == ("12", "2", "0.5333", "0.5333")
+    assert "before its first epoch" in missing(training_figures(training(epochs=0)))
+    (curve,) = drawn(watched_figures(watched()))
+    assert "1 values were not finite" in curve.about
+
+
+def test_thinning_keeps_every_peak_and_dip() -> None:
+    points = [(float(number), 1.0) for number in range(50_000)]
+    points[12_345] = (12_345.0, 99.0)
+    points[40_001] = (40_001.0, -99.0)
+    kept = thin(points)
+    assert len(kept) <= MOST
+    assert (12_345.0, 99.0) in kept
+    assert (40_001.0, -99.0) in kept
+    assert kept == sorted(kept)
+    assert thin(points[:10]) == points[:10]
+    assert thinned([10]) == ""
+    assert "50,000 points" in thinned([50_000])
+
+
+def test_more_series_than_colours_are_in_the_numbers() -> None:
+    many = Telemetry(hz=5.0, series=tuple(series(f"gpu{n}_memory", "bytes", [1e6 * n + 1, 2e6]) for n in range(9)))
+    (figure,) = drawn(series_figures(many, "x"))
+    assert len(figure.numbers.rows) == 9
+    assert "Of 9 series the first 7 are drawn" in figure.about
+    assert "MiB" in texts(figure.svg), "small ones in their own unit"
+
+
+def test_a_gpu_that_did_nothing_is_drawn_and_swap_that_did_nothing_is_not() -> None:
+    idle = Telemetry(
+        hz=5.0, series=(series("gpu0_utilisation", "%", [0.0] * 5), series("system_swap_used", "bytes", [0.0] * 5))
+    )
+    assert [one.title for one in drawn(series_figures(idle, "x"))] == ["GPU utilisation: x"]
