@@ -51,7 +51,7 @@ def decode(data: bytes | msgspec.Raw, *, source: str = "record") -> Record:
         for version in range(schema, SCHEMA):
             document = UPGRADES[version](document)
         return msgspec.convert({**document, "schema": SCHEMA}, Record)
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise FormatError(
             f"{source} is not a Metalmark record: {error}.",
             hint="`metalmark schema` prints what a record looks like.",
@@ -69,7 +69,7 @@ def encode_export(records: list[Record], derived: dict[str, Any] | None = None) 
 def decode_export(data: bytes, *, source: str) -> list[Record]:
     try:
         export = msgspec.json.decode(data, type=Export)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{source} is not an export of Metalmark: {error}.",
             hint="Make one with `metalmark runs export -o FILE`.",
@@ -105,7 +105,7 @@ class _Versioned(msgspec.Struct):
 def _schema_of(raw: bytes, source: str) -> int:
     try:
         schema = msgspec.json.decode(raw, type=_Versioned).schema
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{source} is not a Metalmark record: {error}.",
             hint="`metalmark schema` prints what a record looks like.",

@@ -6,17 +6,22 @@ import os
 import re
 from pathlib import Path
 
-_PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:\\|/)(?:[^\s'\",:;()\[\]<>|]+[/\\])+([^\s'\",:;()\[\]<>|/\\]*)")
+PATH = re.compile(r"(?<![\w.:/])(?:~|[A-Za-z]:\\|/)(?:[^\s'\",:;()\[\]<>|]+[/\\])+([^\s'\",:;()\[\]<>|/\\]*)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def scrub(text: str) -> str:
     """Each absolute path cut to its last part; the home folder's name gone with it."""
-    text = _PATH.sub(r"\1", text)
-    for name in {Path.home().name, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")}:
-        if len(name) >= 3 and name != "root":
-            text = re.sub(rf"\b{re.escape(name)}\b", "user", text)
+    text = PATH.sub(r"\1", text)
+    for name in user_names():
+        text = re.sub(rf"\b{re.escape(name)}\b", "user", text)
     return printable(text)
+
+
+def user_names() -> set[str]:
+    """As this process knows them; of two letters or of everyone's machine is nobody's."""
+    names = {Path.home().name, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")}
+    return {name for name in names if len(name) >= 3 and name != "root"}
 
 
 def place(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Self
 
 from metalmark.record import Completed, Series, Telemetry
 
@@ -15,11 +16,35 @@ class Window:
 
     def __init__(self, run: Completed, telemetry: Telemetry, environment: Mapping[str, str] | None = None) -> None:
         """`environment`: the worker's, which may number its GPUs otherwise than the driver does."""
-        self.begin_s, self.end_s = run.phases.measure_s, run.phases.end_s
+        self._set(run.phases.measure_s, run.phases.end_s, run.placed_on, telemetry, environment)
+
+    @classmethod
+    def between(
+        cls,
+        begin_s: float,
+        end_s: float,
+        placed_on: str,
+        telemetry: Telemetry,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Of a training, which has no measured blocks: its epochs."""
+        window = cls.__new__(cls)
+        window._set(begin_s, end_s, placed_on, telemetry, environment)
+        return window
+
+    def _set(
+        self,
+        begin_s: float,
+        end_s: float,
+        placed_on: str,
+        telemetry: Telemetry,
+        environment: Mapping[str, str] | None,
+    ) -> None:
+        self.begin_s, self.end_s = begin_s, end_s
         self._series = {series.name: series for series in telemetry.series}
         self.absent = telemetry.absent
         self.off = telemetry.hz is None
-        self.gpu = _gpu(run.placed_on, (environment or {}).get(VISIBLE, ""))
+        self.gpu = gpu_of(placed_on, (environment or {}).get(VISIBLE, ""))
         """What the run's GPU is called in telemetry ("gpu0"); None on a CPU, or where that can't be known."""
 
     @property
@@ -54,7 +79,7 @@ class Window:
         return max(held[-1] - held[0], 0.0) if len(held) >= 2 else None
 
 
-def _gpu(placed_on: str, visible: str) -> str | None:
+def gpu_of(placed_on: str, visible: str) -> str | None:
     """`cuda:1` is the second of the GPUs that the worker may see."""
     if placed_on.lower().startswith("cpu"):
         return None

@@ -104,7 +104,7 @@ class Lines(Silent):
     def ended(self, record: Record) -> None:
         self._pace.end(record)
         left = self._pace.left() if self._pace.done < self._pace.total else ""
-        line = f"[{self._pace.done}/{self._pace.total}] {_name(record.plan)}: {_result(record)}"
+        line = f"[{self._pace.done}/{self._pace.total}] {plan_name(record.plan)}: {result_line(record)}"
         print(printable(f"{line}  ({left})" if left else line), file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -157,7 +157,7 @@ class LiveTable(Silent):
     def _draw(self) -> None:
         self._drawn_s = time.monotonic()
         table = sweep_table(cells_of(self._records), plans=self._sweep.plans)
-        name = _name(self._plan) if self._plan else ""
+        name = plan_name(self._plan) if self._plan else ""
         head = f"[{self._pace.done}/{self._pace.total}] {name}: {self._now}"
         parts = [head, self._pace.left(), self._load()]
         status = Text(printable("  ·  ".join(part for part in parts if part)))
@@ -173,13 +173,13 @@ class LiveTable(Silent):
         return f"CPU {cpu:.0f}%" if cpu is not None else ""
 
 
-def _name(plan: Plan) -> str:
+def plan_name(plan: Plan) -> str:
     batch = f" batch {plan.params['batch_size']}" if "batch_size" in plan.params else ""
     changed = "".join(f" {name} {value}" for name, value in plan.settings.changed().items())
     return f"{plan.workload} {plan.mode.value}{batch} {plan.framework} {plan.device}{changed}"
 
 
-def _result(record: Record) -> str:
+def result_line(record: Record) -> str:
     (cell,) = cells_of([record])
     failure = cell.failure
     if failure:

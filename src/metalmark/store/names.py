@@ -54,6 +54,14 @@ def runs_named(connection: sqlite3.Connection, name: str) -> list[str]:
     return [run for (run,) in found]
 
 
+def runs_like(connection: sqlite3.Connection, pattern: str, limit: int) -> list[str]:
+    """Ids of records and sweeps with a name that LIKE takes, a backslash before what is meant as it stands."""
+    if not _exists(connection):
+        return []
+    query = "SELECT DISTINCT run FROM names WHERE name LIKE ? ESCAPE '\\' LIMIT ?"
+    return [run for (run,) in connection.execute(query, (pattern, limit))]
+
+
 def names_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
     """Record or sweep → its names."""
     names: dict[str, list[str]] = {}

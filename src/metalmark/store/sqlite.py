@@ -17,24 +17,11 @@ from metalmark.errors import StoreError, UsageError
 from metalmark.record import Completed, Record
 from metalmark.stats import median
 from metalmark.store import names as naming
+from metalmark.store.layout import APPLICATION_ID, LAYOUT, LIST, NEWEST, TABLES
 from metalmark.store.trouble import ELSEWHERE, explained
 from metalmark.sweep import Sweep, now_utc
 
-LAYOUT = 1
-APPLICATION_ID = 0x4D65746D  # "Metm", so that a foreign SQLite file is known as one
 WAIT_S = 5.0
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS sweeps (id TEXT PRIMARY KEY, created_at TEXT NOT NULL, body BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS records (
-    id TEXT PRIMARY KEY, sweep TEXT NOT NULL, cell INTEGER NOT NULL, repeat INTEGER NOT NULL,
-    started_at TEXT NOT NULL, workload TEXT NOT NULL, framework TEXT NOT NULL, device TEXT NOT NULL,
-    mode TEXT NOT NULL, batch_size INTEGER, dtype TEXT NOT NULL, outcome TEXT NOT NULL, step_s REAL,
-    samples_s REAL, body BLOB NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS records_by_sweep ON records (sweep, cell, repeat);
-CREATE INDEX IF NOT EXISTS records_by_time ON records (started_at);
-CREATE INDEX IF NOT EXISTS records_by_workload ON records (workload);
-"""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -88,6 +75,7 @@ class Store:
         """Adds those that are new, all or none; the same record twice is one, another under its id is refused."""
         added = 0
         with self._writing() as connection:
+            connection.execute(LIST)  # a list reads no bodies; a store made before it gains it here
             for record in records:
                 body = encode(record)
                 held = connection.execute("SELECT body FROM records WHERE id = ?", (record.id,)).fetchone()
@@ -143,8 +131,10 @@ class Store:
         with self._explained():
             return naming.names_of(self._connection)
 
-    def of_workloads(self, names: Sequence[str]) -> list[Record]:
-        return list(self._records(f"WHERE workload IN ({', '.join('?' * len(names))})", tuple(names)))
+    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[Record]:
+        """The newest few of each framework, device and dtype: of these frameworks, or of all."""
+        more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
+        return list(self._records(NEWEST.format(names=_marks(names), more=more), (*names, *frameworks)))
 
     def sweep(self, word: str) -> Sweep:
         """A sweep by id, by its beginning, or `last`."""
@@ -168,7 +158,7 @@ class Store:
         with self._explained():
             named = naming.runs_named(self._connection, word)
         if named:
-            marks = ", ".join("?" * len(named))
+            marks = _marks(named)
             found = list(self._records(f"WHERE sweep IN ({marks}) OR id IN ({marks})", (*named, *named)))
         elif word == "last":
             query = "WHERE sweep = (SELECT sweep FROM records ORDER BY started_at DESC LIMIT 1)"
@@ -278,6 +268,10 @@ def _columns(record: Record) -> tuple[object, ...]:
         *(plan.workload, plan.framework, device, plan.mode.value, batch, plan.settings.dtype.value),
         *(word, step_s, samples_s),
     )
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _make_folder(path: Path) -> None:

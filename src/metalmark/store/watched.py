@@ -18,6 +18,7 @@ class WatchedStore(Store):
     def add_watched(self, run: Watched) -> None:
         with self._writing() as connection:
             connection.execute(TABLE)
+            connection.execute("CREATE INDEX IF NOT EXISTS watched_by_name ON watched (name)")
             row = (run.id, run.name, run.started_at, run.ended.value, msgspec.json.encode(run))
             connection.execute("INSERT INTO watched VALUES (?, ?, ?, ?, ?)", row)
 
@@ -28,6 +29,15 @@ class WatchedStore(Store):
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'watched'").fetchone():
                 return []
             found = self._connection.execute(query, (name,)).fetchall()
+        return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
+
+    def find_watched(self, word: str) -> list[Watched]:
+        """By id or by name; none where the word means nothing here."""
+        query = "SELECT id, body FROM watched WHERE id = ?1 OR name = ?1 ORDER BY started_at, id"
+        with self._explained():
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'watched'").fetchone():
+                return []
+            found = self._connection.execute(query, (word,)).fetchall()
         return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
 
 

@@ -14,10 +14,11 @@ from metalmark.runner.flags.steps import drifting, first_step_dominates, unstead
 from metalmark.window import Window
 
 Look = Callable[[Completed, Window, Machine], Flag | None]
-LOOKS: tuple[Look, ...] = (
+AROUND: tuple[Callable[[Completed | None, Window, Machine], Flag | None], ...] = (
     throttled, on_battery, low_power_mode, swapping, busy_machine,
-    unsteady, drifting, leaking, cpu_fallback, first_step_dominates,
 )  # fmt: skip
+"""What the machine itself did: of any window, a training's too."""
+LOOKS: tuple[Look, ...] = (*AROUND, unsteady, drifting, leaking, cpu_fallback, first_step_dominates)
 
 
 def flags_of(
@@ -27,4 +28,10 @@ def flags_of(
         return ()
     window = Window(outcome, telemetry, environment)
     found = (look(outcome, window, machine) for look in LOOKS)
+    return tuple(flag for flag in found if flag is not None)
+
+
+def flags_around(window: Window, machine: Machine) -> tuple[Flag, ...]:
+    """Those that need no measurement between synchronisations."""
+    found = (look(None, window, machine) for look in AROUND)
     return tuple(flag for flag in found if flag is not None)

@@ -13,7 +13,7 @@ SCALED = 0.7
 FEWEST_SAMPLES = 8
 
 
-def throttled(run: Completed, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
+def throttled(run: Completed | None, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
     """What the hardware says of itself first; then clocks, since throttling was seen with no pressure reported."""
     evidence = _said_by_gpu(window) or _said_by_system(window) or _clock_fell(window) or _scaled_down(window)
     return Flag(name="throttled", evidence=evidence) if evidence else None

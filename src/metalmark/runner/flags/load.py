@@ -10,7 +10,7 @@ BUSY_CORES = 0.25
 SWAPPED_BYTES = 1 << 20
 
 
-def busy_machine(run: Completed, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
+def busy_machine(run: Completed | None, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
     """Work of others: what the whole machine used, less the worker's own processes."""
     whole, own = window.values("system_cpu"), window.values("process_cpu")
     if not whole or not own or not machine.logical_cores:
@@ -22,7 +22,7 @@ def busy_machine(run: Completed, window: Window, machine: Machine) -> Flag | Non
     return Flag(name="busy_machine", evidence=evidence)
 
 
-def swapping(run: Completed, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
+def swapping(run: Completed | None, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
     """The system counts for all processes: whose pages they were it does not tell."""
     moved_in, moved_out = window.counted("system_swap_in") or 0.0, window.counted("system_swap_out") or 0.0
     if moved_in + moved_out < SWAPPED_BYTES:

@@ -6,7 +6,7 @@ from metalmark.record import Completed, Flag, Machine
 from metalmark.window import Window
 
 
-def on_battery(run: Completed, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
+def on_battery(run: Completed | None, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
     if not any(window.held("on_battery")):
         return None
     charge = window.held("battery_charge")
@@ -14,7 +14,7 @@ def on_battery(run: Completed, window: Window, machine: Machine) -> Flag | None:
     return Flag(name="on_battery", evidence=f"the machine ran on its battery{full}: plug it in")
 
 
-def low_power_mode(run: Completed, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
+def low_power_mode(run: Completed | None, window: Window, machine: Machine) -> Flag | None:  # noqa: ARG001
     if not any(window.held("low_power_mode")):
         return None
     evidence = "the system was set to save power, which holds the clocks down: switch low-power mode off"

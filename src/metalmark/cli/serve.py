@@ -1,0 +1,59 @@
+"""`metalmark serve`: the store in a browser."""
+
+from __future__ import annotations
+
+import click
+
+from metalmark.cli.options import store_option
+
+EPILOG = """\b
+The list of runs with search, a page for each run, sweep and training, any runs compared, and what
+runs now: throughput, watts and memory as they come. It reads the store and changes nothing.
+On another host than loopback it asks for a token, which is in the address that it prints.
+
+\b
+Examples:
+  metalmark serve
+  metalmark serve --port 9000 --store team.sqlite3
+  metalmark serve --host 0.0.0.0
+
+\b
+Exit code: 0 stopped by Ctrl-C; 2 the port is taken, there is no store, or an extra is missing.
+"""
+
+
+@click.command("serve", epilog=EPILOG)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, metavar="PORT",
+              help="On which port (default: 8585, or one that is free).")  # fmt: skip
+@click.option("--token", "ask", is_flag=True, help="Ask for a token on loopback too: others share this machine.")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@store_option
+def command(host: str, port: int | None, ask: bool, opens: bool, store: str | None) -> int:
+    """Show runs, comparisons and what runs now in a browser, until Ctrl-C."""
+    from metalmark.errors import NotInstalledError, StoreError
+    from metalmark.store.place import store_path
+    from metalmark.store.sqlite import Store
+
+    path = store_path(store)
+    if not path.exists():
+        raise StoreError(f"There is no store yet at {path}.", hint="Measure something first: metalmark bench mnist-mlp")
+    with Store(path, readonly=True):
+        pass  # a file that is no store is refused before anything listens
+    try:
+        from metalmark.web.server import Server
+    except ImportError as error:
+        raise NotInstalledError(
+            f"serve needs the extra `web`: {error.name} is not installed.", hint='pip install "metalmark[web]"'
+        ) from error
+
+    server = Server(path, host=host, port=port, ask=ask)
+    click.echo(server.url)
+    click.echo(f"Serving {path}; Ctrl-C stops it.", err=True)
+    if server.beyond:
+        click.echo("Other machines can reach it. Whoever has this address, with its token, sees every run.", err=True)
+    if opens:
+        click.launch(server.url)
+    server.run()
+    click.echo("Stopped.", err=True)
+    return 0

@@ -1,0 +1,187 @@
+"""A bundle: runs in one compressed file to hand to others. Schema-checked, hashed, without personal data, bounded.
+
+The hash is over canonical bytes (keys sorted, no white space), so it is of what the records say and not of how a
+program set them out; the same runs give the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from metalmark.codec import decode, decode_export, encode
+from metalmark.errors import FormatError, UsageError
+from metalmark.record import SCHEMA, Record
+from metalmark.store.damage import refuse_damaged
+from metalmark.store.names import PATTERN, RESERVED
+from metalmark.store.personal import look, without
+
+FORMAT = "metalmark-bundle"
+VERSION = 1
+MOST_PACKED_BYTES = 64 << 20
+MOST_BYTES = 256 << 20
+"""Unpacked: a file of a few kB can claim to hold terabytes."""
+MOST_NAMES = 10_000
+GZIP = b"\x1f\x8b"
+MOST_SHOWN = 5
+MAKE_ONE = "Make one with `metalmark runs export --bundle FILE`."
+
+Names = Mapping[str, Sequence[str]]
+NONE: Names = {}
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON inside the compression."""
+
+    format: str
+    bundle: int
+    schema: int
+    sha256: str
+    names: dict[str, list[str]] = {}
+    """Name → ids of records or sweeps; only where whoever made it asked for it."""
+    records: list[msgspec.Raw]
+
+
+class Bundle(NamedTuple):
+    records: list[Record]
+    names: Names
+    sha256: str
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: str = ""
+    bundle: int = 0
+    schema: int = 0
+
+
+def encode_bundle(records: Iterable[Record], *, names: Names = NONE, scrubs: bool = False) -> bytes:
+    """Refuses personal data by its place, or with `scrubs` puts plain words there."""
+    chosen = sorted({record.id: record for record in records}.values(), key=lambda one: (one.started_at, one.id))
+    if not chosen:
+        raise UsageError("There is nothing to bundle.", hint="`metalmark runs list` shows what is stored.")
+    if scrubs:
+        chosen = [without(record) for record in chosen]
+    _refuse_personal(chosen, "--scrub puts plain words there." if not scrubs else "")
+    kept = {name: sorted(runs) for name, runs in sorted(names.items())}
+    raw = [encode(record) for record in chosen]
+    if sum(map(len, raw)) > MOST_BYTES:
+        raise UsageError(
+            f"{len(raw)} records are more than a bundle holds ({MOST_BYTES >> 20} MiB).",
+            hint="Name fewer runs, and make several bundles.",
+        )
+    document = File(
+        format=FORMAT,
+        bundle=VERSION,
+        schema=SCHEMA,
+        sha256=digest(raw, kept),
+        names=kept,
+        records=[msgspec.Raw(one) for one in raw],
+    )
+    packer = zlib.compressobj(6, wbits=31)  # gzip's own header, without a time: the same runs, the same bytes
+    return packer.compress(msgspec.json.encode(document)) + packer.flush()
+
+
+def decode_bundle(data: bytes, *, source: str) -> Bundle:
+    """Everything is checked before anything is believed: size, form, versions, hash, each record, personal names."""
+    plain = unpack(data, source=source)
+    _refuse_newer(plain, source)
+    try:
+        file = msgspec.json.decode(plain, type=File)
+        told = digest(file.records, file.names)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise FormatError(f"{source} is not a bundle of Metalmark: {error}.", hint=MAKE_ONE) from error
+    if told != file.sha256:
+        raise FormatError(
+            f"{source} was altered: its contents have the hash {told[:12]}…, and it says {file.sha256[:12]}….",
+            hint="Nothing was imported. Get it again from whoever made it.",
+        )
+    if len(file.names) > MOST_NAMES or not all(map(_is_name, file.names)):
+        raise FormatError(f"{source} holds names that are none.", hint=MAKE_ONE)
+    records = [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(file.records)]
+    for record in records:
+        refuse_damaged(record, source)
+    return Bundle(records, file.names, told)
+
+
+def read_file(name: str) -> Bundle:
+    """A bundle, or an export of `runs export`, whichever it is."""
+    path = Path(name)
+    try:
+        if path.stat().st_size > (MOST_PACKED_BYTES if _packed(path) else MOST_BYTES * 2):
+            raise FormatError(f"{name} is larger than any bundle or export.", hint="Export fewer runs at a time.")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"{name} can't be read: {error.strerror}.", hint="Name a file of `runs export`.") from error
+    if data.startswith(GZIP) or _format(data).format == FORMAT:
+        return decode_bundle(data, source=name)
+    return Bundle(decode_export(data, source=name), {}, "")
+
+
+def digest(records: Sequence[bytes | msgspec.Raw], names: Names) -> str:
+    """One record at a time, so that a large bundle is never in memory as Python's own objects."""
+    found = hashlib.sha256(msgspec.json.encode(names, order="sorted") + b"\n")
+    for raw in records:
+        found.update(msgspec.json.encode(msgspec.json.decode(raw), order="sorted") + b"\n")
+    return found.hexdigest()
+
+
+def unpack(data: bytes, *, source: str) -> bytes:
+    if not data.startswith(GZIP):
+        return data
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(data, MOST_BYTES + 1)
+    except zlib.error as error:
+        raise FormatError(f"{source} is damaged: {error}.", hint="Get it again from whoever made it.") from error
+    if len(plain) > MOST_BYTES:
+        raise FormatError(f"{source} unpacks to more than {MOST_BYTES >> 20} MiB: refused.", hint=MAKE_ONE)
+    if not unpacker.eof:
+        raise FormatError(f"{source} ends in the middle.", hint="Copy it again: it was cut off.")
+    if unpacker.unused_data:
+        raise FormatError(f"{source} goes on after its end.", hint="Get it again from whoever made it.")
+    return plain
+
+
+def _refuse_newer(plain: bytes, source: str) -> None:
+    """Before the whole is read by its type: a newer form may have another one."""
+    head = _format(plain)
+    if head.format != FORMAT:
+        raise FormatError(f"{source} is not a bundle of Metalmark.", hint=MAKE_ONE)
+    for word, found, known in (("bundle version", head.bundle, VERSION), ("schema", head.schema, SCHEMA)):
+        if found > known:
+            raise FormatError(
+                f"{source} has {word} {found}; this Metalmark reads up to {known}.",
+                hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+            )
+        if found < 1:
+            raise FormatError(f"{source} has {word} {found}, which never existed.", hint=MAKE_ONE)
+
+
+def _format(data: bytes) -> _Format:
+    try:
+        return msgspec.json.decode(data, type=_Format)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _Format()
+
+
+def _is_name(name: str) -> bool:
+    return PATTERN.fullmatch(name) is not None and name.lower() not in RESERVED
+
+
+def _packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == GZIP
+
+
+def _refuse_personal(records: Sequence[Record], hint: str) -> None:
+    found = dict.fromkeys(f"{one.what} in {one.where} of record {one.record}" for r in records for one in look(r))
+    if not found:
+        return
+    shown = list(found)[:MOST_SHOWN]
+    more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    raise UsageError(f"This would give away {'; '.join(shown)}{more}.", hint=f"Nothing was written. {hint}".strip())

@@ -1,0 +1,54 @@
+"""What every page of the server has in common: its frame, its links, and what it says when it can't answer."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from metalmark.errors import MetalmarkError
+from metalmark.report.html.page import Link, asset, environment, page
+
+HERE = Path(__file__).parent
+STATIC = "/static"
+LIVE_SCRIPT = f"{STATIC}/live.js"
+PAGES = {"Runs": "/", "Trainings": "/trainings", "Running now": "/live"}
+
+
+def respond(
+    title: str, body: Markup, *, subtitle: str = "", script: str = "", status: int = 200, here: str = ""
+) -> HTMLResponse:
+    nav = [Link(text=text, href="" if text == here else href) for text, href in PAGES.items()]
+    return HTMLResponse(page(title, body, static=STATIC, nav=nav, subtitle=subtitle, script=script), status)
+
+
+def render(template: str, **values: object) -> Markup:
+    """A template of this package, escaped as those of the report are."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
+def cannot(error: MetalmarkError, *, title: str = "That can't be shown", status: int = 400) -> HTMLResponse:
+    """The command's own words for it: what, why and what next."""
+    return respond(title, render("cannot.html", message=error.message, hint=error.hint), status=status)
+
+
+@cache
+def static_file(name: str) -> tuple[str, str] | None:
+    """Its text and its kind; the report's styles and ours are one file."""
+    kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+    if name == "live.js":
+        return (HERE / "live.js").read_text(encoding="utf-8"), "text/javascript"
+    if name not in kinds:
+        return None
+    text = asset(name)
+    if name == "page.css":
+        text += (HERE / "serve.css").read_text(encoding="utf-8")
+    return text, kinds[name]
+
+
+@cache
+def _environment() -> Environment:
+    return environment().overlay(loader=FileSystemLoader(HERE / "templates"))

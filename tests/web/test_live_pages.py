@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from metalmark.store.live import Kind, LiveFile, Trace, live_folder
+from metalmark.store.sqlite import Store
+from metalmark.store.trainings import TrainingStore
+from metalmark.training.job import write_record
+from metalmark.training.record import Ending, Epoch, Goal, Session, TrainingRecord
+from tests.samples import MACHINE, plan, record
+from tests.store.test_live import ID, status
+from tests.web.conftest import HOSTILE
+
+
+@pytest.fixture
+def client(store_file: Path, client_of: Callable[..., TestClient]) -> TestClient:
+    with Store(store_file) as store:
+        store.add(record(sweep=ID))
+    return client_of(store_file)
+
+
+def trace(name: str, unit: str, *values: float) -> Trace:
+    return Trace(name=name, unit=unit, at_s=tuple(float(n) for n in range(len(values))), values=values)
+
+
+def test_what_runs_is_shown_as_it_comes(client: TestClient, store_file: Path) -> None:
+    assert "Nothing runs now" in client.get("/live").text
+    file = LiveFile(store_file, ID)
+    traces = (trace("process_memory", "bytes", 2**20), trace("throughput", "samples/s", 10.0, 12.5))
+    file.write(status(what=HOSTILE, share=0.25, total=4, traces=traces, ended=(f"{HOSTILE} done",), left="about 1 s"))
+    page = client.get(f"/live/{ID}")
+    assert page.status_code == 200
+    assert f'data-now="/live/{ID}/now"' in page.text
+    assert '<a href="">Look again</a>' in page.text, "without script a link does"
+    for text in (page.text, client.get(f"/live/{ID}/now").text):
+        assert HOSTILE not in text
+        assert "&lt;script&gt;" in text
+        for part in ("12.5 samples/s", "1.00 MiB", "25%", "0 of 4 runs done, about 1 s", "<polyline"):
+            assert part in text
+        assert text.index("throughput") < text.index("process memory")
+        assert "data-over" not in text
+    assert f"/live/{ID}" in client.get("/").text
+    assert f"/live/{ID}" in client.get("/live/now").text
+    assert "It runs now" in client.get(f"/sweep/{ID}").text
+    file.remove()
+    over = client.get(f"/live/{ID}/now").text
+    assert "data-over" in over
+    assert f'href="/sweep/{ID}"' in over
+
+
+def test_a_killed_run_is_shown_as_ended(client: TestClient, store_file: Path) -> None:
+    LiveFile(store_file, ID).write(status(process_s=1.0))
+    text = client.get(f"/live/{ID}/now").text
+    assert "its process is gone" in text
+    assert "data-over" in text
+    assert "its process is gone" in client.get("/live").text
+    assert "Running now:" not in client.get("/").text
+    assert "It runs now" not in client.get(f"/sweep/{ID}").text
+
+
+@pytest.mark.parametrize("values", [(0.0,), (0.0, 0.0), (-1.0, 5.0), (1e300, 1e-300)])
+def test_any_figures_can_be_drawn(client: TestClient, store_file: Path, values: tuple[float, ...]) -> None:
+    LiveFile(store_file, ID).write(status(traces=(trace("gpu0_power", "W", *values),)))
+    answer = client.get(f"/live/{ID}/now")
+    assert answer.status_code == 200
+    assert "nan" not in answer.text.lower()
+
+
+def test_rubbish_in_the_folder_is_passed_over(client: TestClient, store_file: Path) -> None:
+    live_folder(store_file).mkdir()
+    (live_folder(store_file) / "x.json").write_bytes(b"\xff{")
+    assert "Nothing runs now" in client.get("/live").text
+
+
+def training(folder: Path, identifier: str) -> TrainingRecord:
+    epoch = Epoch(
+        number=1, session=0, begin_s=1, end_s=2, samples=100, steps=4, losses=(2.3, 1.9, 1.1, 0.7), train_loss=1.5,
+        validation_loss=0.9, accuracy=0.875, top5=0.99, validation_samples=50, learning_rate=0.001, input_s=0.1,
+        compute_s=0.7, first_steps_s=0.2, first_steps_samples=25, validation_s=0.2,
+    )  # fmt: skip
+    made = record()
+    session = Session(started_at=made.started_at, first_epoch=1, machine=MACHINE, software=made.software,
+                      telemetry=made.telemetry)  # fmt: skip
+    found = TrainingRecord(id=identifier, started_at=made.started_at, plan=plan(), goal=Goal(epochs=1),
+                           ending=Ending.EPOCHS, epochs=(epoch,), sessions=(session,))  # fmt: skip
+    folder.mkdir()
+    write_record(folder, found)
+    return found
+
+
+def test_trainings(client: TestClient, store_file: Path, tmp_path: Path) -> None:
+    assert "Nothing has been trained yet" in client.get("/trainings").text
+    folder = tmp_path / "<b>mine"
+    with TrainingStore(store_file) as store:
+        store.add_training(training(folder, "train00001"), folder)
+    listed = client.get("/trainings").text
+    assert "87.50%" in listed
+    assert "<b>" not in listed
+    page = client.get("/training/train00001")
+    assert page.status_code == 200
+    for part in ("87.50%", "<svg", "all epochs done", "Test chip"):
+        assert part in page.text
+    assert client.get("/find/train00001").headers["location"] == "/training/train00001"
+    LiveFile(store_file, "train00001").write(status(id="train00001", kind=Kind.TRAIN))
+    assert "epochs done" in client.get("/live/train00001").text
+    (folder / "record.json").unlink()
+    folder.rmdir()
+    assert client.get("/training/train00001").status_code == 404
