@@ -96,6 +96,7 @@ print(sorted(set(sys.modules) & {forbidden!r}), file=sys.stderr)
         ["train", "--help"],
         ["runs", "list"],
         ["compare", "last", "--by", "framework"],
+        ["report"],
         ["list", "workloads"],
         ["list", "frameworks"],
         ["doctor"],

@@ -61,11 +61,15 @@ def test_make_demo(tmp_path: Path) -> None:
     """The real target with its real frameworks, at its smallest."""
     if not (BIN / "metalmark").exists():
         pytest.skip("no .venv: run through make test")
-    done = run(["make", "demo", "SECONDS=0.1", "BATCH=1"], tmp_path / "store.sqlite3", ROOT)
+    page = tmp_path / "pages" / "demo.html"
+    done = run(["make", "demo", "SECONDS=0.1", "BATCH=1", f"REPORT={page}", "OPEN="], tmp_path / "store.sqlite3", ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     for framework in ("torch", "tensorflow", "jax", "mlx"):
         assert len(re.findall(rf"\b{framework} +cpu .*loss", done.stdout)) == 2, done.stdout
     assert "not run:" in done.stdout
+    assert done.stdout.rstrip().endswith(str(page)), "it ends with where the report is"
+    assert "Throughput: conv256" in page.read_text()
+    assert "not run:" in page.read_text(), "and says what was not tried, as the command did"
     assert str(tmp_path / "store.sqlite3") in done.stderr
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from metalmark.cli.options import against_option, store_option
+from metalmark.cli.tracking import track_option
 from metalmark.errors import UsageError
 
 SWITCHES = ("--compile", "--graph", "--channels-last", "--fused")
@@ -95,6 +96,7 @@ def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete
 @click.option("--strict", is_flag=True, help="Exit code 1 when a measured cell is flagged.")
 @click.option("--watch", is_flag=True, help="Throughput, clocks, watts, heat and memory as they go, on stderr.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", help="Go on with an interrupted sweep (the last one).")
+@track_option
 @click.option("--json", "form", flag_value="json", help="Records with every block, on stdout.")
 @click.option("--csv", "form", flag_value="csv", help="A line a cell, on stdout.")
 @click.option("--markdown", "form", flag_value="markdown", help="A table to paste, on stdout.")
@@ -110,7 +112,7 @@ def command(words: tuple[str, ...], store: str | None, resume: str | None, form:
     """
     from metalmark.cli.benching import Bench
 
-    bench = Bench(store=store, quiet=quiet, watch=options["watch"])
+    bench = Bench(store=store, quiet=quiet, watch=options["watch"], tracking=options["track"])
     if resume is not None:
         if words:
             raise UsageError("--resume goes on with a stored sweep and takes no workloads.",

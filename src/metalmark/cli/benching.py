@@ -11,7 +11,9 @@ from metalmark.backends.catalog import find, installed, visible
 from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags
 from metalmark.cli.lists import feeds, loaders, parse_cooldown, parse_telemetry, settings_product
+from metalmark.cli.live import BenchStatus, Both
 from metalmark.cli.progress import make_display
+from metalmark.cli.tracking import Tracking
 from metalmark.cli.watching import make_watch
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError
@@ -36,9 +38,11 @@ BROKEN = {FailureKind.CRASHED, FailureKind.TIMED_OUT, FailureKind.WRONG_RESULT}
 
 
 class Bench:
-    def __init__(self, *, store: str | None, quiet: bool, watch: bool = False) -> None:
+    def __init__(
+        self, *, store: str | None, quiet: bool, watch: bool = False, tracking: Tracking | None = None
+    ) -> None:
         self._path = store_path(store)
-        self._quiet, self._watch = quiet, watch
+        self._quiet, self._watch, self._tracking = quiet, watch, tracking
 
     def new(self, names: list[str], params: dict[str, str], options: dict[str, Any]) -> tuple[Sweep, list[str]]:
         """The sweep these words ask for, and what was left out of it."""
@@ -85,10 +89,11 @@ class Bench:
             hz=hz,
             cooldown=cooldown,
             paths={**paths, **data_paths, **{info.name: source for info, source in described if source}},
+            left_out=(*notes, *choice.notes, *wish.left_out),
         )
         with Store(self._path) as store:
             store.add_sweep(sweep)
-        return sweep, [*notes, *choice.notes, *wish.left_out]
+        return sweep, list(sweep.left_out)
 
     def stored(self, word: str) -> Sweep:
         with Store(self._path, readonly=True) as store:
@@ -107,8 +112,9 @@ class Bench:
             shown = (
                 make_watch(sweep, list(records)) if watches else make_display(sweep, list(records), quiet=self._quiet)
             )
-            with shown as display:
-                whole = run_sweep(sweep, previous=list(records), keep=keeper(store, records), listener=display)
+            with shown as display, BenchStatus(self._path, sweep, len(records)) as status:
+                both = Both(display, status)
+                whole = run_sweep(sweep, previous=list(records), keep=self._keeper(store, records), listener=both)
         cells = cells_of(records)
         self._print(sweep, records, cells, notes, form)
         if against:
@@ -121,6 +127,10 @@ class Bench:
         for line in flagged:
             click.echo(f"--strict: {line}", err=True)
         return 1 if flagged else exit_code(cells)
+
+    def _keeper(self, store: Store, records: list[Record]) -> Callable[[Record], None]:
+        keep = keeper(store, records)
+        return keep if self._tracking is None else self._tracking.keeping(keep)
 
     def _print(
         self, sweep: Sweep, records: list[Record], cells: list[Cell], notes: list[str], form: str | None

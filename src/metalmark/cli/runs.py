@@ -6,6 +6,7 @@ import click
 
 from metalmark.cli.naming import name, tag, unname
 from metalmark.cli.options import against_option, store_option
+from metalmark.cli.pushing import push
 
 EPILOG = """\b
 RUN is a record's id, the beginning of one, a sweep's id, a name, or `last` for the newest sweep.
@@ -16,7 +17,9 @@ Examples:
   metalmark runs show last
   metalmark runs name last main
   metalmark runs export last -o mine.json
-  metalmark runs import theirs.json
+  metalmark runs export last --bundle mine.bundle
+  metalmark runs import theirs.bundle
+  metalmark runs push --to mlflow last
   metalmark runs delete k3x9
 """
 
@@ -26,7 +29,7 @@ def command() -> None:
     """List, show, name, export, import and delete what was measured."""
 
 
-for one in (name, tag, unname):
+for one in (name, tag, unname, push):
     command.add_command(one)
 
 
@@ -35,17 +38,26 @@ for one in (name, tag, unname):
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @store_option
 def list_(limit: int, as_json: bool, store: str | None) -> None:
-    """List records, the newest last."""
+    """List records and trainings, the newest last."""
     from metalmark.report.rows import rows_json, rows_text
+    from metalmark.report.training_rows import training_entries, training_rows_text
     from metalmark.store.place import store_path
-    from metalmark.store.sqlite import Store
+    from metalmark.store.trainings import TrainingStore
 
     path = store_path(store)
-    with Store(path, readonly=True) as opened:
+    with TrainingStore(path, readonly=True) as opened:
         rows, total, names = opened.rows(limit=limit), opened.count(), opened.names()
+        trainings, trained = opened.trainings(limit=limit), opened.count_trainings()
     if as_json:
-        click.echo(rows_json(rows, names))
+        click.echo(rows_json(rows, names, more=training_entries(trainings)))
         return
+    if trainings:
+        click.echo(training_rows_text(trainings))
+        if trained > len(trainings):
+            click.echo(f"The newest {len(trainings)} of {trained} trainings; --limit shows more.", err=True)
+        if not rows:
+            return
+        click.echo()
     if not rows:
         click.echo(f"No records yet in {path}. Measure something: metalmark bench mnist-mlp", err=True)
         return
@@ -71,11 +83,18 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
     from metalmark.report.table import sweep_table
     from metalmark.report.terminal import print_table
     from metalmark.store.place import store_path
-    from metalmark.store.sqlite import Store
+    from metalmark.store.trainings import TrainingStore
     from metalmark.workloads.ceiling import COPY, MATMUL
 
-    with Store(store_path(store), readonly=True) as opened:
-        records = opened.find(runs)
+    with TrainingStore(store_path(store), readonly=True) as opened:
+        words, trainings = opened.split_trainings(runs)
+        if trainings:
+            from metalmark.cli.trained import show_trainings
+
+            show_trainings(trainings, form, alone=not words)
+            if not words:
+                return
+        records = opened.find(words)
         ceilings = ceilings_of(() if form else opened.of_workloads([MATMUL, COPY]))
     cells = cells_of(records)
     if form == "json":
@@ -91,20 +110,42 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
         print_published(cells, form)
 
 
-@command.command("export", epilog="\b\nExamples:\n  metalmark runs export -o all.json\n  metalmark runs export last")
+EXPORTS = """\b
+Examples:
+  metalmark runs export -o all.json
+  metalmark runs export last
+  metalmark runs export last --bundle mine.bundle
+"""
+
+
+@command.command("export", epilog=EXPORTS)
 @click.argument("runs", nargs=-1)
 @click.option("-o", "--output", metavar="FILE", help="Write there, whole or not at all (default: stdout).")
+@click.option("--bundle", metavar="FILE",
+              help="One compressed file to share: hashed, and looked through for personal data.")  # fmt: skip
+@click.option("--with-names", "named", is_flag=True, help="Put the runs' names and tags into the bundle too.")
+@click.option("--scrub", "scrubs", is_flag=True, help="Put plain words in place of personal data, instead of refusing.")
 @store_option
-def export(runs: tuple[str, ...], output: str | None, store: str | None) -> None:
+def export(
+    runs: tuple[str, ...], output: str | None, bundle: str | None, named: bool, scrubs: bool, store: str | None
+) -> None:
     """Export RUNS (default: all) as JSON: no host, user, path or serial number is in it."""
     from pathlib import Path
 
+    from metalmark.cli.bundling import export_bundle
     from metalmark.codec import encode_export
     from metalmark.errors import UsageError
     from metalmark.runner.job import write_whole
     from metalmark.store.place import store_path
     from metalmark.store.sqlite import Store
 
+    if bundle is not None:
+        if output is not None:
+            raise UsageError("-o and --bundle are two forms of a file.", hint="Give one of them.")
+        export_bundle(runs, bundle, store=store, named=named, scrubs=scrubs)
+        return
+    if named or scrubs:
+        raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
     with Store(store_path(store), readonly=True) as opened:
         records = opened.find(runs)
     data = encode_export(records)
@@ -118,19 +159,17 @@ def export(runs: tuple[str, ...], output: str | None, store: str | None) -> None
     click.echo(f"{len(records)} records written to {output}.", err=True)
 
 
-@command.command("import", epilog="\b\nExample:\n  metalmark runs import theirs.json")
+@command.command(
+    "import", epilog="\b\nExamples:\n  metalmark runs import theirs.json\n  metalmark runs import *.bundle"
+)
 @click.argument("files", nargs=-1, required=True)
+@click.option("--with-names", "named", is_flag=True, help="Take over the names in a bundle, beside those here.")
 @store_option
-def import_(files: tuple[str, ...], store: str | None) -> None:
+def import_(files: tuple[str, ...], named: bool, store: str | None) -> None:
     """Import FILES that `runs export` or `bench --json` wrote; what is there already is skipped."""
-    from metalmark.codec import read_export
-    from metalmark.store.place import store_path
-    from metalmark.store.sqlite import Store
+    from metalmark.cli.bundling import import_files
 
-    records = [record for name in files for record in read_export(name)]
-    with Store(store_path(store)) as opened:
-        added = opened.add_all(records)
-    click.echo(f"{added} records imported, {len(records) - added} were there already.", err=True)
+    import_files(files, store=store, named=named)
 
 
 @command.command("delete", epilog="\b\nExample:\n  metalmark runs delete k3x9 --yes")
@@ -141,17 +180,21 @@ def delete(runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     """Delete RUNS. This can't be undone: export them first if in doubt."""
     import sys
 
+    from metalmark.cli.trained import delete_trainings
     from metalmark.errors import UsageError
     from metalmark.store.place import store_path
-    from metalmark.store.sqlite import Store
+    from metalmark.store.trainings import TrainingStore
 
-    with Store(store_path(store)) as opened:
-        ids = [record.id for record in opened.find(runs)]
+    with TrainingStore(store_path(store)) as opened:
+        words, trainings = opened.split_trainings(runs)
+        ids = [record.id for record in opened.find(words)] if words else []
+        counts = {"records": len(ids), "trainings": len(trainings)}
+        what = " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "records")
         if not yes:
             if not sys.stdin.isatty():
-                raise UsageError(
-                    f"This would delete {len(ids)} records.", hint="Add --yes to do it without being asked."
-                )
-            click.confirm(f"Delete {len(ids)} records for good?", abort=True, err=True)
-        gone = opened.delete(ids)
-    click.echo(f"{gone} records deleted.", err=True)
+                raise UsageError(f"This would delete {what}.", hint="Add --yes to do it without being asked.")
+            click.confirm(f"Delete {what} for good?", abort=True, err=True)
+        opened.delete(ids)
+        for line in delete_trainings(opened, trainings, store):
+            click.echo(line, err=True)
+    click.echo(f"{what} deleted.", err=True)

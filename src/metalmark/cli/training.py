@@ -12,7 +12,9 @@ import msgspec
 
 from metalmark.backends.catalog import find, installed
 from metalmark.cli.lists import parse_telemetry, settings_product
+from metalmark.cli.tracking import Tracking
 from metalmark.cli.train import option_flags
+from metalmark.cli.training_live import TrainStatus
 from metalmark.cli.training_progress import make_display
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError, UsageError
@@ -25,9 +27,11 @@ from metalmark.runner.expand import combine, require
 from metalmark.runner.local import localise, localise_params
 from metalmark.runner.values import parse_device
 from metalmark.store.place import store_path
+from metalmark.store.trainings import TrainingStore, indexing
 from metalmark.sweep import new_id, now_utc
 from metalmark.training.job import JOB, LAST, RECORD, Request, read_record, read_request
-from metalmark.training.launch import curve, train
+from metalmark.training.launch import Listener, curve, train
+from metalmark.training.lineup import LINEUP, lineup_of
 from metalmark.training.record import Ending, Goal, TrainingRecord
 from metalmark.workload import WorkloadInfo
 
@@ -37,10 +41,15 @@ Job = tuple[Request, TrainingRecord, Path]
 
 
 class Train:
-    def __init__(self, *, quiet: bool, as_json: bool) -> None:
-        self._quiet, self._as_json = quiet, as_json
+    def __init__(self, *, quiet: bool, as_json: bool, tracking: Tracking | None = None) -> None:
+        self._quiet, self._as_json, self._tracking = quiet, as_json, tracking
 
     def new(self, name: str, params: dict[str, str], out: str | None, options: dict[str, Any]) -> Job:
+        request, _ = self.request(name, params, options)
+        folder = new_folder(out, request.plan.workload, request.id)
+        return request, begun(request), folder
+
+    def request(self, name: str, params: dict[str, str], options: dict[str, Any]) -> tuple[Request, WorkloadInfo]:
         settings = _settings(options)
         hz = parse_telemetry(options["telemetry"])
         goal = Goal(
@@ -75,22 +84,31 @@ class Train:
             paths={**paths, **data_paths, **({info.name: source} if source else {})},
             hz=hz,
         )
-        folder = _new_folder(out, request)
-        return request, TrainingRecord(id=request.id, started_at=now_utc(), plan=plan, goal=goal), folder
+        return request, info
 
-    def stored(self, word: str | None, epochs: int | None) -> Job:
+    def stored(self, folder: Path, epochs: int | None, *, silently: bool = False) -> Job:
         """The training of that folder as it can go on: what its last checkpoint holds."""
-        folder = Path(word).expanduser().resolve() if word else _last_folder()
         request, record = read_request(folder), read_record(folder)
         if epochs is not None:
             request = msgspec.structs.replace(request, goal=msgspec.structs.replace(request.goal, epochs=epochs))
         done = curve(folder)
-        self._say(f"Training {request.id}: {len(done)} of {request.goal.epochs} epochs are done.")
+        if not silently:
+            self.say(f"Training {request.id}: {len(done)} of {request.goal.epochs} epochs are done.")
         return request, msgspec.structs.replace(record, epochs=done), folder
 
+    def session(self, request: Request, record: TrainingRecord, folder: Path) -> TrainingRecord:
+        """Train, shown and listed, until it ends or is stopped."""
+        with make_display(quiet=self._quiet) as display, TrainStatus(store_path(), request) as status:
+            tracked = self._tracking.training(folder, request) if self._tracking is not None else []
+            heard_by: list[Listener] = [display, self.index(folder), status, *tracked]
+            return train(request, record, folder, listeners=heard_by, on_sampler=status.sampling)
+
+    def index(self, folder: Path) -> Listener:
+        """Who keeps `metalmark runs list` up to date."""
+        return indexing(store_path(), folder, lineup=lineup_of(folder), say=self.say)
+
     def run(self, request: Request, record: TrainingRecord, folder: Path) -> int:
-        with make_display(quiet=self._quiet) as display:
-            record = train(request, record, folder, listeners=[display])
+        record = self.session(request, record, folder)
         if self._as_json:
             click.echo(msgspec.json.encode(record).decode())
         elif record.epochs:
@@ -98,23 +116,23 @@ class Train:
             print_table(training_table(record, columns=console.width), console)
         failure = record.failure
         if record.ending is Ending.INTERRUPTED:
-            self._say("Stopped by Ctrl-C.")
+            self.say("Stopped by Ctrl-C.")
         elif failure is not None:
             click.echo(f"metalmark: {failure.message}", err=True)
             if failure.hint:
                 click.echo(f"  {failure.hint}", err=True)
         if record.epochs or failure is None:
-            self._say(f"Written to {folder}.")
+            self.say(f"Written to {folder}.")
         if failure is None:
             return 0
         if failure.kind is FailureKind.UNSUPPORTED and not record.epochs:
-            _clear(folder)
+            clear(folder, record)
         if record.ending is Ending.INTERRUPTED:
             click.echo(f"resume with: metalmark train --resume={shlex.quote(str(folder))}", err=True)
             return 130
         return 2 if failure.kind is FailureKind.UNSUPPORTED else 1
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if not self._quiet:
             click.echo(text, err=True)
 
@@ -140,8 +158,6 @@ def _share(value: float | None) -> float | None:
 
 def _framework(word: str | None, info: WorkloadInfo) -> str:
     if word is not None:
-        if "," in word or word == "all":
-            raise UsageError("One framework at a time.", hint="metalmark train WORKLOAD --framework torch")
         found = find(word)
         require([info], [found.name])
         return found.name
@@ -159,10 +175,14 @@ def trainings_folder() -> Path:
     return store_path().parent / "trainings"
 
 
-def _new_folder(out: str | None, request: Request) -> Path:
-    name = request.plan.workload.replace(":", "-").removesuffix(".py")
-    folder = Path(out).expanduser() if out else trainings_folder() / f"{name}-{request.id}"
-    if (folder / LAST).exists():
+def begun(request: Request) -> TrainingRecord:
+    return TrainingRecord(id=request.id, started_at=now_utc(), plan=request.plan, goal=request.goal)
+
+
+def new_folder(out: str | None, workload: str, identifier: str) -> Path:
+    name = workload.replace(":", "-").removesuffix(".py")
+    folder = Path(out).expanduser() if out else trainings_folder() / f"{name}-{identifier}"
+    if (folder / LAST).exists() or (folder / LINEUP).exists():
         raise UsageError(
             f"{folder} holds a training already.",
             hint=f"Go on with it: metalmark train --resume={shlex.quote(str(folder))}; or give another --out.",
@@ -174,16 +194,33 @@ def _new_folder(out: str | None, request: Request) -> Path:
     return folder.resolve()
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path, record: TrainingRecord) -> None:
     """Bad input is no training: nothing of it is left to go on with."""
     for name in (JOB, RECORD):
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # the user's own folder may hold other things
         folder.rmdir()
+    with suppress(StoreError), TrainingStore(store_path()) as store:
+        store.forget_trainings([record.id])
+
+
+def find_folder(word: str | None) -> Path:
+    """A folder as given, the folder of a training by its id or name, or the last one's."""
+    if not word:
+        return _last_folder()
+    folder = Path(word).expanduser().resolve()
+    if not folder.is_dir():
+        with TrainingStore(store_path(), readonly=True) as store:
+            rows = store.find_trainings(word)
+        places = {row.path.parent if row.lineup and len(rows) > 1 else row.path for row in rows}
+        if len(places) > 1:
+            raise UsageError(f"Several trainings are named {word!r}.", hint="Give the folder of one: --resume=DIR")
+        return places.pop() if places else folder
+    return folder
 
 
 def _last_folder() -> Path:
-    found = sorted(trainings_folder().glob(f"*/{JOB}"), key=lambda path: path.stat().st_mtime)
+    found = [path for name in (JOB, LINEUP) for path in trainings_folder().glob(f"*/{name}")]
     if not found:
         raise UsageError("There is no training to go on with.", hint="Give its folder: metalmark train --resume=DIR")
-    return found[-1].parent
+    return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -40,10 +40,15 @@ def ending(epochs: Sequence[Epoch], goal: Goal) -> Ending | None:
 
 def samples_s(epoch: Epoch) -> float | Absent:
     """Training samples a second, waiting for input included, the first step of each batch size left out."""
-    rest_s = epoch.input_s + epoch.compute_s - epoch.first_steps_s
-    samples = epoch.samples - epoch.first_steps_samples
+    return overall_samples_s([epoch])
+
+
+def overall_samples_s(epochs: Sequence[Epoch]) -> float | Absent:
+    """The same over all of them."""
+    rest_s = sum(epoch.input_s + epoch.compute_s - epoch.first_steps_s for epoch in epochs)
+    samples = sum(epoch.samples - epoch.first_steps_samples for epoch in epochs)
     if samples <= 0 or rest_s <= 0:
-        return Absent("every step of this epoch was the first of its batch size")
+        return Absent("every step was the first of its batch size" if epochs else "no epoch was trained")
     return samples / rest_s
 
 

@@ -17,6 +17,7 @@ from metalmark.runner.job import Progress
 from metalmark.runner.launch import Worker, attend, died
 from metalmark.runner.sweeping import steering
 from metalmark.sweep import now_utc
+from metalmark.telemetry.sampler import Sampler
 from metalmark.training import checkpoint
 from metalmark.training.job import (
     LAST,
@@ -77,7 +78,12 @@ class Keeper:
 
 
 def train(
-    request: Request, record: TrainingRecord, folder: Path, *, listeners: Sequence[Listener] = ()
+    request: Request,
+    record: TrainingRecord,
+    folder: Path,
+    *,
+    listeners: Sequence[Listener] = (),
+    on_sampler: Callable[[Sampler], None] = lambda _: None,
 ) -> TrainingRecord:
     """One session in a fresh process. Ctrl-C stops the worker and makes the record `interrupted`."""
     number = len(record.sessions)
@@ -98,7 +104,7 @@ def train(
         )
         keeper.change(goal=request.goal, ending=Ending.RUNNING, failure=None, sessions=(*record.sessions, session))
         keeper.tell()
-        attended = attend(worker, request.hz, on_progress=keeper.hear)
+        attended = attend(worker, request.hz, on_progress=keeper.hear, on_sampler=on_sampler)
         report = _read_report(worker.outcome_path)
         end: Ending | Failed
         if report is not None and (attended.gave_up is None or attended.gave_up.kind is FailureKind.TIMED_OUT):
