@@ -8,6 +8,7 @@ import msgspec
 
 from metalmark.cli.tracking import tell
 from metalmark.errors import UsageError
+from metalmark.report.columns import columns
 from metalmark.scrub import printable
 from metalmark.track.courier import Courier, Parcel
 from metalmark.track.event import Begin, End
@@ -62,15 +63,7 @@ def waiting() -> list[Entry]:
 
 
 def waiting_text(entries: Sequence[Entry]) -> str:
-    rows = [HEADERS, *(_row(entry) for entry in entries)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADERS))]
-    return "\n".join(
-        "  ".join(
-            value.rjust(width) if header in NUMERIC else value.ljust(width)
-            for value, width, header in zip(row, widths, HEADERS, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+    return columns(HEADERS, [_row(entry) for entry in entries], NUMERIC)
 
 
 def waiting_json(entries: Sequence[Entry]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from metalmark.report.columns import columns
 from metalmark.report.units import figures, seconds
 from metalmark.scrub import printable
 
@@ -36,15 +37,8 @@ def rows_text(rows: Sequence[Row], names: Names = NONE) -> str:
     """`names`: of records and of sweeps; a column only where a row has one."""
     shown = [printable(", ".join(_names(row, names))) for row in rows]
     headers = (*HEADERS, "name") if any(shown) else HEADERS
-    lines = [headers, *((*_line(row), *([name] if any(shown) else [])) for row, name in zip(rows, shown, strict=True))]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    return "\n".join(
-        "  ".join(
-            value.rjust(width) if header in NUMERIC else value.ljust(width)
-            for value, width, header in zip(line, widths, headers, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    lines = [(*_line(row), *([name] if any(shown) else [])) for row, name in zip(rows, shown, strict=True)]
+    return columns(headers, lines, NUMERIC)
 
 
 def rows_json(rows: Sequence[Row], names: Names = NONE, *, more: Sequence[dict[str, Any]] = ()) -> str:

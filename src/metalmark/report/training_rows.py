@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from metalmark.report.columns import columns
 from metalmark.report.units import figures
 from metalmark.scrub import printable
 
@@ -20,15 +21,7 @@ NUMERIC = {"batch", "epochs", "accuracy", "samples/s"}
 
 
 def training_rows_text(rows: Sequence[TrainingRow]) -> str:
-    lines = [HEADERS, *map(_line, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
-    return "\n".join(
-        "  ".join(
-            value.rjust(width) if header in NUMERIC else value.ljust(width)
-            for value, width, header in zip(line, widths, HEADERS, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    return columns(HEADERS, [_line(row) for row in rows], NUMERIC)
 
 
 def training_entries(rows: Sequence[TrainingRow]) -> list[dict[str, Any]]:

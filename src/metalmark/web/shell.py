@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
@@ -51,4 +51,7 @@ def static_file(name: str) -> tuple[str, str] | None:
 
 @cache
 def _environment() -> Environment:
-    return environment().overlay(loader=FileSystemLoader(HERE / "templates"))
+    report = environment()
+    assert report.loader is not None
+    # Ours, and the report's smaller pieces.
+    return report.overlay(loader=ChoiceLoader([FileSystemLoader(HERE / "templates"), report.loader]))
