@@ -154,7 +154,9 @@ def _y(alt: Any, lines: Sequence[Line], axis: Axis, level: float | None) -> Any:
         low, high = low - 0.05 * abs(high), high + 0.05 * abs(high)
     if low == high:
         low, high = low - 1.0, high + 1.0
-    form = ".0%" if axis.percent else "~s" if high >= 10_000 else ",.4~r"
+    # Trimmed, and fine enough that no two ticks of five read the same.
+    share = f".{max(0, -math.floor(math.log10((high - low) / 6 * 100)))}~%"
+    form = share if axis.percent else "~s" if high >= 10_000 else ",.4~r"
     ticks: dict[str, Any] = {"values": _log_ticks(low, high)} if axis.log else {"tickCount": 5}
     kind, padding = "log" if axis.log else "linear", 0 if axis.zero and not axis.log else 6
     scale = alt.Scale(type=kind, domain=[low, high], nice=not axis.log, zero=False, padding=padding)
