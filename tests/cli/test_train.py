@@ -220,7 +220,6 @@ def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path:
         ([], "Which workload?"),
         (["mnist-mpl"], "did you mean"),
         (["mnist-mlp", "conv256"], "One workload at a time"),
-        (["mnist-mlp", "-f", "torch,mlx"], "One framework at a time"),
         (["mnist-mlp", "-f", "fake"], "no implementation for fake"),
         (["vgg16-flowers", "-f", "mlx"], "no implementation for mlx"),
         (["mnist-mlp", "--batch-size", "8,16"], "one value for each parameter"),
