@@ -1,0 +1,132 @@
+"""The examples run as they stand, and the two PyTorch scripts differ by what their names say."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from metalmark.store.watched import WatchedStore
+from metalmark.watched import Ending
+from tests.conftest import ROOT
+
+EXAMPLES = ROOT / "examples"
+PLAIN, WATCHED = EXAMPLES / "pytorch_mlflow_plain.py", EXAMPLES / "pytorch_mlflow.py"
+NOTEBOOK = EXAMPLES / "notebook.ipynb"
+
+# One process for all that import torch and mlflow, since that takes longer than they do.
+TOGETHER = """
+import json, os, runpy, sys
+import mlflow
+
+for script in {scripts!r}:
+    sys.argv = [script, "--epochs", "2", "--samples", "192", "--tracking", "sqlite:///runs.db"]
+    runpy.run_path(script, run_name="__main__")
+client = mlflow.MlflowClient("sqlite:///runs.db")
+(experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
+for run in client.search_runs([experiment.experiment_id]):
+    history = client.get_metric_history(run.info.run_id, "loss")
+    print("run:", json.dumps([run.info.status, [metric.value for metric in history]]))
+
+cells = json.load(open({notebook!r}))["cells"]
+space = {{"__name__": "__main__"}}
+for number, cell in enumerate(cells):
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), f"cell {{number}}", "exec"), space)
+"""
+
+
+def run(arguments: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            **os.environ,
+            "METALMARK_STORE": str(folder / "store.sqlite3"),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=240,
+    )
+
+
+def watched(folder: Path) -> list[tuple[str, Ending, int]]:
+    with WatchedStore(folder / "store.sqlite3", readonly=True) as store:
+        return [(one.name, one.ended, sum(each.steps for each in one.passes)) for one in store.watched()]
+
+
+@pytest.mark.skipif(not (find_spec("torch") and find_spec("mlflow")), reason="it takes torch and mlflow")
+def test_the_two_scripts_and_the_notebook(tmp_path: Path) -> None:
+    code = TOGETHER.format(scripts=[str(PLAIN), str(WATCHED)], notebook=str(NOTEBOOK))
+    done = run(["-c", code], tmp_path, SAMPLES="256", EPOCHS="2")
+    assert done.returncode == 0, done.stderr
+    tracked = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("run:")]
+    assert [status for status, _ in tracked] == ["FINISHED", "FINISHED"]
+    # Watched or not, the same training, and in MLflow the same curve.
+    assert tracked[0][1] == tracked[1][1]
+    assert len(tracked[0][1]) == 2
+    assert watched(tmp_path) == [
+        ("which half is brighter", Ending.COMPLETED, 6),
+        ("notebook", Ending.COMPLETED, 8),
+    ]
+    assert "8 losses, from " in done.stdout
+    assert "waiting for input: " in done.stdout
+
+
+@pytest.mark.skipif(not find_spec("tensorflow"), reason="it takes tensorflow")
+def test_the_tensorflow_loop(tmp_path: Path) -> None:
+    done = run([str(EXAMPLES / "tensorflow_watched.py"), "--steps", "6", "--produce-ms", "2"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert watched(tmp_path) == [
+        ("tensorflow, when needed", Ending.COMPLETED, 6),
+        ("tensorflow, made ahead", Ending.COMPLETED, 6),
+    ]
+    assert done.stdout.count("of it waiting for input") == 2
+
+
+def test_three_lines_make_the_difference() -> None:
+    """Besides the text at the top and the import, no line is gone and no more than three are new or changed."""
+    before, after = (code_of(path) for path in (PLAIN, WATCHED))
+    new: list[str] = []
+    for tag, first, last, begin, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            assert last - first <= end - begin, f"lines are gone: {before[first:last]}"
+            new += after[begin:end]
+    new = [line.strip() for line in new if line.strip()]
+    assert new.pop(0) == "import metalmark as mm"
+    assert len(new) == 3
+    assert ["mm.run(" in new[0], "run.watch(" in new[1], "run.log(" in new[2]] == [True] * 3
+    assert sum(line.strip() != "" for line in after) - sum(line.strip() != "" for line in before) <= 3
+
+
+def code_of(path: Path) -> list[str]:
+    """Its lines without the text at the top."""
+    text = path.read_text()
+    top = ast.parse(text).body[0]
+    return text.splitlines()[top.end_lineno :]
+
+
+def test_the_notebook_is_one_with_its_outputs_cleared() -> None:
+    notebook = json.loads(NOTEBOOK.read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    identifiers = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(identifiers)) == len(identifiers)
+    for cell in notebook["cells"]:
+        assert set(cell) - {"cell_type", "id", "metadata", "source"} <= {"outputs", "execution_count"}
+        assert isinstance(cell["source"], list)
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            ast.parse(textwrap.dedent("".join(cell["source"])))
