@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +10,10 @@ import pytest
 
 from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
 from metalmark.workloads.catalog import load
+from tests import processes
+from tests.processes import ROOT, metalmark
 
-ROOT = Path(__file__).parents[1]
+__all__ = ["ROOT"]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,16 +28,7 @@ def cli(store_file: Path) -> Cli:
     """Runs `metalmark ARGS` in a process of its own, in the repository, with a store of its own."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "metalmark", *map(str, arguments)],
-            env={**os.environ, "METALMARK_STORE": str(store_file), **environment},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            timeout=240,
-        )
+        return processes.run(metalmark(*arguments), **{"METALMARK_STORE": str(store_file), **environment})
 
     return run
 

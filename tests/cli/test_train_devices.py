@@ -18,7 +18,8 @@ from metalmark.store.trainings import TrainingStore
 from metalmark.training.job import read_record
 from metalmark.training.lineup import read_lineup
 from metalmark.training.record import Ending, TrainingRecord
-from tests.conftest import ROOT
+from tests import processes
+from tests.processes import ROOT, metalmark
 from tests.training.files import write_learnable_idx
 
 NET = "tests/training/net.py:net"
@@ -29,10 +30,6 @@ FAST = next((name for name in ("mlx", "torch") if not FRAMEWORKS[name].missing()
 pytestmark = pytest.mark.skipif(not FAST, reason="neither mlx nor torch is installed")
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "metalmark", *map(str, arguments)]
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
@@ -41,16 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(home: Path) -> Run:
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*arguments),
-            env={**os.environ, "METALMARK_STORE": str(home / "store.sqlite3")},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            timeout=240,
-        )
+        return processes.run(metalmark(*arguments), METALMARK_STORE=str(home / "store.sqlite3"))
 
     return call
 
@@ -141,7 +129,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(run: Run, data: Path, home: 
     out = home / "stopped"
     arguments = ("train", "mnist-mlp", "--data", data, "-f", FAST, "-d", "cpu,any", "--epochs", 100_000, "-o", out)
     running = subprocess.Popen(
-        command(*arguments),
+        metalmark(*arguments),
         env={**os.environ, "METALMARK_STORE": str(home / "store.sqlite3")},
         cwd=ROOT,
         stdout=subprocess.PIPE,

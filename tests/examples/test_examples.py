@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -16,7 +15,8 @@ import pytest
 
 from metalmark.store.watched import WatchedStore
 from metalmark.watched import Ending
-from tests.conftest import ROOT
+from tests import processes
+from tests.processes import ROOT
 
 EXAMPLES = ROOT / "examples"
 PLAIN, WATCHED = EXAMPLES / "pytorch_mlflow_plain.py", EXAMPLES / "pytorch_mlflow.py"
@@ -45,22 +45,8 @@ for number, cell in enumerate(cells):
 
 
 def run(arguments: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={
-            **os.environ,
-            "METALMARK_STORE": str(folder / "store.sqlite3"),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=240,
-    )
+    quiet = {"METALMARK_STORE": str(folder / "store.sqlite3"), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    return processes.run([sys.executable, *arguments], folder=folder, **{**quiet, **variables})
 
 
 def watched(folder: Path) -> list[tuple[str, Ending, int]]:

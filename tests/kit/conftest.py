@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.simulated.conftest import simulated
 
 __all__ = ["simulated"]
@@ -34,21 +34,7 @@ def script(tmp_path: Path, store_file: Path) -> Script:
         command = [sys.executable, str(path)]
         if files is not None:
             command = ["sh", "-c", f'ulimit {files} && exec "$@"', "sh", *command]
-        return subprocess.run(
-            command,
-            env={
-                **os.environ,
-                "METALMARK_STORE": str(store_file),
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                "OMP_NUM_THREADS": "1",
-                **environment,
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            timeout=200,
-        )
+        quiet = {"METALMARK_STORE": str(store_file), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+        return processes.run(command, folder=tmp_path, **{**quiet, **environment})
 
     return run

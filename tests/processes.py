@@ -1,0 +1,28 @@
+"""A program in a process of its own, as a user starts it: nothing on stdin, both streams kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(command: Sequence[str], *, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=240,
+    )
+
+
+def metalmark(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "metalmark", *map(str, arguments)]
