@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ def run(command: Sequence[str], *, folder: Path = ROOT, **environment: str) -> s
         check=False,
         timeout=240,
     )
+
+
+def heed_ctrl_c() -> None:
+    """For `preexec_fn`: a suite in the background of a shell inherits an ignored SIGINT; a user's terminal does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def metalmark(*arguments: object) -> list[str]:

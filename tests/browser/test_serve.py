@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import pytest
 
 from metalmark.store.sqlite import Store
 from tests.browser.conftest import Opened
-from tests.conftest import ROOT
+from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.samples import completed, failed, plan, record
 
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
@@ -43,8 +42,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                           sweep="sweepevil1", started_at="2026-11-15T10:00:00Z"))  # fmt: skip
     with Store(path) as store:
         store.add_all(records)
-    command = [sys.executable, "-m", "metalmark", "serve", "--port", "0", "--store", str(path)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = metalmark("serve", "--port", "0", "--store", path)
+    process = subprocess.Popen(
+        command, preexec_fn=heed_ctrl_c, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert process.stdout is not None
     yield Running(process.stdout.readline().strip().rstrip("/"), path)
     process.send_signal(signal.SIGINT)
@@ -64,7 +65,7 @@ def press_until(page: Any, key: str, wanted: str) -> None:
 def test_a_bench_is_seen_while_it_runs(server: Running, open_page: OpenPage) -> None:
     words = ["bench", "fake", "-f", "fake", "-d", "gpu", "--seconds", "60", "-q", "--store", str(server.store)]
     bench = subprocess.Popen(
-        [sys.executable, "-m", "metalmark", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        metalmark(*words), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heed_ctrl_c
     )
     try:
         opened = open_page(f"{server.url}/live")

@@ -20,6 +20,7 @@ from metalmark.codec import decode_export
 from metalmark.record import Completed, Failed, FailureKind
 from metalmark.store.sqlite import Store
 from tests.conftest import ROOT, Cli
+from tests.processes import heed_ctrl_c
 
 QUICK = ("--framework", "fake", "--device", "gpu", "--seconds", "0.2")
 
@@ -84,8 +85,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(cli: Cli, store_file: Path) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A suite that runs in the background of a shell inherits an ignored SIGINT; a user's terminal does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )
     assert running.stderr is not None
     seen = [running.stderr.readline()]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from metalmark.store.sqlite import Store
-from tests.conftest import ROOT, Cli
+from tests.conftest import Cli
+from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.samples import record
 
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
@@ -36,8 +37,14 @@ def started(stored: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(running: list[subprocess.Popen[str]], store: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "metalmark", "serve", "--store", str(store), *words]
-    one = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    one = subprocess.Popen(
+        metalmark("serve", "--store", store, *words),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
+    )
     running.append(one)
     assert one.stdout is not None
     return one.stdout.readline().strip()

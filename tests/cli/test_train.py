@@ -20,6 +20,7 @@ from metalmark.training.job import read_record
 from metalmark.training.record import Ending, TrainingRecord
 from tests.conftest import ROOT, Cli
 from tests.data.files import cifar_files, write_files
+from tests.processes import heed_ctrl_c
 from tests.training.files import write_learnable_idx
 
 NET = "tests/training/net.py:net"
@@ -43,8 +44,7 @@ def start(store_file: Path) -> Start:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A suite that runs in the background of a shell inherits an ignored SIGINT; a user's terminal does not.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed_ctrl_c,
         )
 
     return begin

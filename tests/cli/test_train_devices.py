@@ -19,7 +19,7 @@ from metalmark.training.job import read_record
 from metalmark.training.lineup import read_lineup
 from metalmark.training.record import Ending, TrainingRecord
 from tests import processes
-from tests.processes import ROOT, metalmark
+from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.training.files import write_learnable_idx
 
 NET = "tests/training/net.py:net"
@@ -135,8 +135,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(run: Run, data: Path, home: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A suite that runs in the background of a shell inherits an ignored SIGINT; a user's terminal does not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
     )
     assert running.stderr is not None
     assert f"[1 of 2] {FAST} on cpu" in running.stderr.readline()
