@@ -82,11 +82,18 @@ def test_each_truncation_is_refused() -> None:
 
 def test_any_flipped_bit_is_refused_or_changes_nothing() -> None:
     data = encode_bundle(RECORDS)
+    whole = decode_bundle(data, source="x")
+    refused = 0
     for place in range(10, len(data), 7):  # the ten bytes of gzip's header hold no content
         broken = bytearray(data)
         broken[place] ^= 0x10
-        with pytest.raises(FormatError):
-            decode_bundle(bytes(broken), source="x")
+        try:
+            found = decode_bundle(bytes(broken), source="x")
+        except FormatError:
+            refused += 1
+        else:
+            assert found == whole, "only a bit between two blocks of the compression, which nobody reads"
+    assert refused > 0.9 * len(data) / 7
 
 
 @pytest.mark.parametrize(("field", "value"), [("bundle", 2), ("schema", 99), ("bundle", 0), ("schema", -1)])
