@@ -56,6 +56,11 @@ def test_speed_memory_and_energy_stand_side_by_side() -> None:
         assert part in shown
 
 
+def test_what_a_build_wants_said_is_said() -> None:
+    slow = repeats(plan(framework="mlx"), 0.2, run={"notes": ("this is not its speed elsewhere.",)})
+    assert "mlx: this is not its speed elsewhere." in text(side("a", repeats()), side("b", slow))
+
+
 def test_energy_and_memory_of_two_kinds_are_told_apart() -> None:
     on_gpu = repeats(run={"placed_on": "cuda:0", "memory": held(1000)}, telemetry=watts(100))
     power, memory = (

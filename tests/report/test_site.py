@@ -93,6 +93,15 @@ def test_a_bundle_that_claims_the_sweep_of_another_hides_nothing() -> None:
     assert len(question.entries[0].cell.processes) == 6
 
 
+def test_what_a_build_wants_said_is_said(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    slow = record(completed(0.2, notes=("this is not its speed elsewhere.",)), plan=plan(framework="mlx"))
+    (tmp_path / "in" / "a.bundle").write_bytes(encode_bundle([slow]))
+    write_site(find_bundles(tmp_path / "in"), tmp_path / "out")
+    (workload,) = (tmp_path / "out" / "workload").iterdir()
+    assert "mlx: this is not its speed elsewhere." in workload.read_text()
+
+
 def test_one_process_is_marked() -> None:
     (question,) = board_of([cells(0.010, 1)]).questions["mnist-mlp"]
     assert question.entries[0].few

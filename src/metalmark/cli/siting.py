@@ -25,7 +25,7 @@ def make_site(words: Sequence[str], out: str, *, alone: bool, opens: bool) -> in
     index = Path(out) / "index.html"
     click.echo(str(index))
     click.echo(
-        f"{len(found.pages)} pages of {found.records} records and {found.machines} kinds of machines written.", err=True
+        f"{len(found.pages)} pages of {found.records} records written; kinds of machines: {found.machines}.", err=True
     )
     if opens:
         open_page(index, "html")

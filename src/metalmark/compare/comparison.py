@@ -25,6 +25,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     joules_per_sample: float | Absent
     energy_of: str
     flags: dict[str, str]
+    notes: tuple[str, ...]
     failure: str
     published: str
     records: tuple[str, ...]
@@ -178,6 +179,7 @@ def _figures(cell: Measured, extra: Sequence[str]) -> Figures:
         joules_per_sample=energy if isinstance(energy, Absent) else _geometric(_joules(energy)),
         energy_of="" if isinstance(energy, Absent) else "; ".join(energy),
         flags=cell.flags,
+        notes=cell.notes,
         failure=cell.failure,
         published=cell.published,
         records=cell.records,

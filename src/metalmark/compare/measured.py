@@ -37,6 +37,8 @@ class Measured(Struct, frozen=True, kw_only=True):
     energy: dict[str, tuple[float, ...]] | Absent
     """Joules a sample of each process, by whose energy and who says so."""
     flags: dict[str, str]
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures must know: that a build is not the fast one, say."""
     failure: str = ""
     published: str = ""
     """Where it was published and what is wrong with it; empty for what was measured with Metalmark."""
@@ -96,6 +98,7 @@ def _measured(cell: Cell) -> Measured:
         memory_of="process" if memory == cell.process_bytes else "device",
         energy=Absent(reason=damaged) if damaged else _energy(cell),
         flags=cell.flags,
+        notes=tuple(dict.fromkeys(f"{cell.plan.framework}: {note}" for run in runs for note in run.notes)),
         failure=f"{failure.kind.value}: {failure.message}" if failure else damaged,
         parameters=runs[0].trainable_parameters if runs else None,
         records=tuple(record.id for record in cell.records),

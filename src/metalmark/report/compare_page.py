@@ -106,6 +106,7 @@ def _notes(found: Comparison) -> Iterable[str]:
         yield f"Speed: samples per second of B over A's; 95%: over processes ({said}), not over their blocks."
     yield from _cut(_reasons(found))
     yield from _cut(_flags(found))
+    yield from dict.fromkeys(note for row in found.rows for one in (row.a, row.b) for note in one.notes)
     yield from _around(found)
     yield from _cut(f"{one.cell} of {one.side} has no pair: {one.reason}." for one in found.unpaired)
 

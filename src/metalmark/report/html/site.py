@@ -63,7 +63,7 @@ def _index(board: Board, records: int, refused: int) -> str:
     body += table((Column(name="machine"), Column(name="results", kind=Kind.NUMBER)), machines_rows, caption="Machines")
     if refused:
         body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
-    subtitle = f"{records:,} records of {len(board.machines)} kinds of machines"
+    subtitle = f"{records:,} records, kinds of machines: {len(board.machines)}"
     return page("Leaderboards", body, nav=_nav(""), subtitle=subtitle)
 
 
@@ -88,7 +88,7 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
             body += table(FAILED, lost, caption=f"Could not run: {question.words}", marks=["failed"] * len(lost))
     evidence = _evidence(questions)
     if evidence:
-        body += Markup("<h2>{}</h2>").format("What the flags saw") + render("notes.html", notes=evidence)
+        body += Markup("<h2>{}</h2>").format("What to know") + render("notes.html", notes=evidence)
     return page(workload, body, nav=_nav("../"), subtitle="like with like: a table for each question")
 
 
@@ -178,13 +178,13 @@ def _to_machine(name: str) -> Value:
 
 
 def _evidence(questions: Sequence[Question]) -> list[str]:
-    """Each flag once, with what was seen in the first cell that has it."""
+    """Each flag once, with what was seen in the first cell that has it; then what the frameworks' builds want said."""
     said: dict[str, str] = {}
-    for question in questions:
-        for entry in question.entries:
-            for name, evidence in entry.cell.flags.items():
-                said.setdefault(name, f"{name}: {evidence} ({entry.cell.name}, {entry.machine}).")
-    return list(said.values())
+    entries = [entry for question in questions for entry in question.entries]
+    for entry in entries:
+        for name, evidence in entry.cell.flags.items():
+            said.setdefault(name, f"{name}: {evidence} ({entry.cell.name}, {entry.machine}).")
+    return [*said.values(), *dict.fromkeys(note for entry in entries for note in entry.cell.notes)]
 
 
 def _results(board: Board, machine: str) -> int:
