@@ -16,7 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "metalmark"
 LAYERS = [
     {"errors", "plan", "scrub", "downloads"},
     {"record", "workload", "sweep", "watched"},
-    {"stats", "codec", "drift", "difference", "window"},
+    {"stats", "versioned", "drift", "difference", "window"},
+    {"codec"},
     {"machine", "telemetry", "data", "feeds", "workloads", "backends"},
     {"runner", "training"},
     {"store"},

@@ -10,6 +10,7 @@ import msgspec
 
 from metalmark.errors import FormatError
 from metalmark.record import SCHEMA, Record
+from metalmark.versioned import refuse_newer
 
 FORMAT = "metalmark-records"
 MOST_BYTES = 512 << 20
@@ -79,7 +80,7 @@ def decode_export(data: bytes, *, source: str) -> list[Record]:
             f"{source} has the format {export.format[:40]!r}, not {FORMAT!r}.",
             hint="Make one with `metalmark runs export -o FILE`.",
         )
-    _refuse_newer(export.schema, source)
+    refuse_newer(export.schema, SCHEMA, source)
     return [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(export.records)]
 
 
@@ -110,15 +111,7 @@ def _schema_of(raw: bytes, source: str) -> int:
             f"{source} is not a Metalmark record: {error}.",
             hint="`metalmark schema` prints what a record looks like.",
         ) from error
-    _refuse_newer(schema, source)
+    refuse_newer(schema, SCHEMA, source)
     if schema < 1:
         raise FormatError(f"{source} has schema {schema}, which never existed.")
     return schema
-
-
-def _refuse_newer(schema: int, source: str) -> None:
-    if schema > SCHEMA:
-        raise FormatError(
-            f"{source} has schema {schema}; this Metalmark reads up to {SCHEMA}.",
-            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
-        )

@@ -111,7 +111,7 @@ def test_a_sweep_pauses_between_cells_and_the_record_says_how(
     monkeypatch.setattr(sweeping, "Cooler", lambda cooldown: Cooler(cooldown, list))
     records: list[Record] = []
     listener = Listener()
-    assert run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listener=listener)
+    assert run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listeners=[listener])
     assert listener.heard[0] == "cell 0"
     assert listener.heard[1].startswith("cooling down")
     assert listener.heard[-1] == "cell 1"
@@ -128,6 +128,6 @@ def test_ctrl_c_in_a_pause_ends_the_sweep_and_keeps_what_ended(
     monkeypatch.setattr(sweeping, "Cooler", lambda cooldown: Cooler(cooldown, list))
     records: list[Record] = []
     listener = Listener(interrupts=True)
-    assert not run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listener=listener)
+    assert not run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listeners=[listener])
     assert len(records) == 1
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("sensor-")]

@@ -11,7 +11,7 @@ from metalmark.backends.catalog import find, installed, visible
 from metalmark.cli.against import print_published
 from metalmark.cli.bench import option_flags
 from metalmark.cli.lists import feeds, loaders, parse_cooldown, parse_telemetry, settings_product
-from metalmark.cli.live import BenchStatus, Both
+from metalmark.cli.live import BenchStatus
 from metalmark.cli.progress import make_display
 from metalmark.cli.tracking import Tracking
 from metalmark.cli.watching import make_watch
@@ -113,8 +113,12 @@ class Bench:
                 make_watch(sweep, list(records)) if watches else make_display(sweep, list(records), quiet=self._quiet)
             )
             with shown as display, BenchStatus(self._path, sweep, len(records)) as status:
-                both = Both(display, status)
-                whole = run_sweep(sweep, previous=list(records), keep=self._keeper(store, records), listener=both)
+                whole = run_sweep(
+                    sweep,
+                    previous=list(records),
+                    keep=self._keeper(store, records),
+                    listeners=[display, status],
+                )
         cells = cells_of(records)
         self._print(sweep, records, cells, notes, form)
         if against:

@@ -51,7 +51,7 @@ def measure(
             sweep = Sweep(id=new_id(), created_at=now_utc(), plans=missing)
             opened.add_sweep(sweep)
             with make_display(sweep, [], quiet=quiet) as display:
-                whole = run_sweep(sweep, previous=[], keep=keeper(opened, records), listener=display)
+                whole = run_sweep(sweep, previous=[], keep=keeper(opened, records), listeners=[display])
     cells = [cells_of([record])[0] for record in sorted(records, key=lambda record: plans.index(record.plan))]
     if as_json:
         click.echo(json_text(records), nl=False)

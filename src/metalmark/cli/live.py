@@ -11,7 +11,6 @@ from metalmark.cli.progress import Pace, plan_name, result_line
 from metalmark.plan import Plan
 from metalmark.record import Record
 from metalmark.runner.job import Progress
-from metalmark.runner.sweeping import Listener
 from metalmark.scrub import printable
 from metalmark.store.live import THROUGHPUT, UNITS, History, Kind, LiveFile, Status, clear_left_behind
 from metalmark.sweep import Sweep, now_utc
@@ -112,33 +111,6 @@ class BenchStatus(Keeping):
         self._done, self._total, self._left = self._pace.done, self._pace.total, self._pace.left()
         self._lines.append(printable(f"{plan_name(record.plan)}: {result_line(record)}"))
         self._write()
-
-
-class Both:
-    """Two listeners of one sweep: who shows it here, and who keeps its status for a page."""
-
-    def __init__(self, first: Listener, second: Listener) -> None:
-        self._heard_by = (first, second)
-
-    def cooling(self, text: str) -> None:
-        for one in self._heard_by:
-            one.cooling(text)
-
-    def started(self, cell: int, repeat: int) -> None:
-        for one in self._heard_by:
-            one.started(cell, repeat)
-
-    def progress(self, progress: Progress) -> None:
-        for one in self._heard_by:
-            one.progress(progress)
-
-    def sampling(self, sampler: Sampler) -> None:
-        for one in self._heard_by:
-            one.sampling(sampler)
-
-    def ended(self, record: Record) -> None:
-        for one in self._heard_by:
-            one.ended(record)
 
 
 def samples_of(plan: Plan) -> int:

@@ -59,19 +59,16 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
 def _queue(words: Sequence[str], destinations: Sequence[Destination], store: str | None) -> list[Queue]:
     """All of them are found before the first is queued."""
     from metalmark.store.place import store_path
-    from metalmark.store.trainings import TrainingStore
-    from metalmark.store.watched import WatchedStore
+    from metalmark.store.runs import RunStore
     from metalmark.track.records import spool_record, spool_watched
     from metalmark.track.training import spool_training
     from metalmark.training.job import RECORD, read_record
 
-    folders = [Path(word).expanduser() for word in words if (Path(word).expanduser() / RECORD).is_file()]
-    rest = [word for word in words if not (Path(word).expanduser() / RECORD).is_file()]
-    trainings = [(folder, read_record(folder)) for folder in folders]
-    path = store_path(store)
-    with WatchedStore(path, readonly=True) as opened:
+    folders = {word: folder for word in words if ((folder := Path(word).expanduser()) / RECORD).is_file()}
+    rest = [word for word in words if word not in folders]
+    trainings = [(folder, read_record(folder)) for folder in folders.values()]
+    with RunStore(store_path(store), readonly=True) as opened:
         loops = {word: found for word in rest if (found := opened.find_watched(word))}
-    with TrainingStore(path, readonly=True) as opened:
         rest, rows = opened.split_trainings([word for word in rest if word not in loops])
         records = opened.find(rest) if rest else []
     trainings += [(row.path, row.record()) for row in rows]

@@ -16,8 +16,7 @@ from metalmark.report.content import Content
 from metalmark.runner.job import write_whole
 from metalmark.store.bundle import read_file
 from metalmark.store.damage import refuse_damaged
-from metalmark.store.trainings import TrainingStore
-from metalmark.store.watched import WatchedStore
+from metalmark.store.runs import RunStore
 from metalmark.sweep import Sweep
 from metalmark.training.job import RECORD, read_record
 from metalmark.training.record import TrainingRecord
@@ -29,10 +28,6 @@ DEFAULTS = {"html": "report.html", "parquet": "report.parquet"}
 FILE_SIGNS = (".json", ".bundle", ".gz")
 LARGE_BYTES = 3 << 20
 LAST = "last"
-
-
-class RunStore(TrainingStore, WatchedStore):
-    """All that a word can mean in one store."""
 
 
 class Found:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from metalmark.report.columns import columns
-from metalmark.report.units import figures, seconds
+from metalmark.report.units import figures, moment, seconds
 from metalmark.scrub import printable
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ NONE: Names = {}
 
 def rows_text(rows: Sequence[Row], names: Names = NONE) -> str:
     """`names`: of records and of sweeps; a column only where a row has one."""
-    shown = [printable(", ".join(_names(row, names))) for row in rows]
+    shown = [printable(", ".join(names_of(row, names))) for row in rows]
     headers = (*HEADERS, "name") if any(shown) else HEADERS
     lines = [(*_line(row), *([name] if any(shown) else [])) for row, name in zip(rows, shown, strict=True)]
     return columns(headers, lines, NUMERIC)
@@ -43,12 +43,12 @@ def rows_text(rows: Sequence[Row], names: Names = NONE) -> str:
 
 def rows_json(rows: Sequence[Row], names: Names = NONE, *, more: Sequence[dict[str, Any]] = ()) -> str:
     """`more`: entries of another kind, which stand behind the records."""
-    entries = [{"kind": "record", **msgspec.structs.asdict(row), "names": _names(row, names)} for row in rows]
+    entries = [{"kind": "record", **msgspec.structs.asdict(row), "names": names_of(row, names)} for row in rows]
     entries += more
     return msgspec.json.format(msgspec.json.encode(entries), indent=2).decode()
 
 
-def _names(row: Row, names: Names) -> list[str]:
+def names_of(row: Row, names: Names) -> list[str]:
     return list(dict.fromkeys([*names.get(row.id, ()), *names.get(row.sweep, ())]))
 
 
@@ -57,7 +57,7 @@ def _line(row: Row) -> tuple[str, ...]:
     values = (
         row.id,
         row.sweep,
-        row.started_at[:19].replace("T", " "),
+        moment(row.started_at),
         row.workload,
         row.mode,
         "" if row.batch_size is None else str(row.batch_size),

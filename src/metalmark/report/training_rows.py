@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from metalmark.report.columns import columns
-from metalmark.report.units import figures
+from metalmark.report.units import figures, moment
 from metalmark.scrub import printable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _line(row: TrainingRow) -> tuple[str, ...]:
     values = (
         row.id,
         row.name,
-        row.started_at[:19].replace("T", " "),
+        moment(row.started_at),
         row.workload,
         "" if row.batch_size is None else str(row.batch_size),
         row.dtype,

@@ -40,3 +40,8 @@ def duration(value: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def moment(utc: str) -> str:
+    """A record's time to the second, without the letters between."""
+    return utc[:19].replace("T", " ")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -15,11 +14,10 @@ from metalmark.record import Failed, FailureKind, Outcome, Record, Software
 from metalmark.runner.cooling import Cooler
 from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import idle_watts
-from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell
+from metalmark.runner.listening import Listener, Listeners
 from metalmark.scrub import scrub
 from metalmark.sweep import Sweep, new_id, now_utc
-from metalmark.telemetry.sampler import Sampler
 
 STEERING = (
     "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "MKL_", "MLX_", "NVIDIA_TF32", "OMP_", "OPENBLAS_", "PJRT_",
@@ -30,20 +28,11 @@ OTHERS = ("TF_CLI", "TF_VAR")
 """... and those of another program that shares a prefix."""
 
 
-class Listener(Protocol):
-    """What a display hears. Nothing of it runs while the worker's clock does, except between its blocks."""
-
-    def cooling(self, text: str) -> None: ...
-    def started(self, cell: int, repeat: int) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
-    def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: Record) -> None: ...
-
-
 def run_sweep(
-    sweep: Sweep, *, previous: Collection[Record], keep: Callable[[Record], None], listener: Listener
+    sweep: Sweep, *, previous: Collection[Record], keep: Callable[[Record], None], listeners: Sequence[Listener] = ()
 ) -> bool:
     """False when Ctrl-C ended it. A cell that failed once is not repeated: the answer is known."""
+    heard_by = Listeners(listeners)
     settled = [record for record in previous if not was_interrupted(record)]
     done = {(record.cell, record.repeat) for record in settled}
     failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
@@ -58,20 +47,20 @@ def run_sweep(
             if idle_w is None:
                 idle_w = idle_watts() if sweep.hz else {}
             if cooler is not None:
-                note = cooler.wait(listener.cooling)
+                note = cooler.wait(heard_by.cooling)
             elif sweep.cooldown is not None:
                 cooler = Cooler(sweep.cooldown)
         except KeyboardInterrupt:
             return False
         started_at = now_utc()
-        listener.started(cell, repeat)
+        heard_by.started(cell, repeat)
         ended = run_cell(
             plan,
             repeat=repeat,
             paths=sweep.paths,
             hz=sweep.hz,
-            on_progress=listener.progress,
-            on_sampler=listener.sampling,
+            on_progress=heard_by.progress,
+            on_sampler=heard_by.sampling,
         )
         environment = steering(ended.environment)
         record = Record(
@@ -93,7 +82,7 @@ def run_sweep(
             flags=flags_of(ended.outcome, ended.telemetry, identify(), environment),
         )
         keep(record)
-        listener.ended(record)
+        heard_by.ended(record)
         if isinstance(record.outcome, Failed):
             failed.add(cell)
         if was_interrupted(record):

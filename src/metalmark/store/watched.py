@@ -6,6 +6,7 @@ import msgspec
 
 from metalmark.errors import FormatError
 from metalmark.store.sqlite import Store
+from metalmark.versioned import decode_versioned
 from metalmark.watched import SCHEMA, Watched
 
 TABLE = """
@@ -41,18 +42,8 @@ class WatchedStore(Store):
         return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
 
 
-class _Versioned(msgspec.Struct):
-    schema: int
-
-
 def decode(data: bytes, *, source: str) -> Watched:
     try:
-        schema = msgspec.json.decode(data, type=_Versioned).schema
-        if schema > SCHEMA:
-            raise FormatError(
-                f"{source} has schema {schema}; this Metalmark reads up to {SCHEMA}.",
-                hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
-            )
-        return msgspec.json.decode(data, type=Watched)
+        return decode_versioned(data, Watched, newest=SCHEMA, source=source)
     except msgspec.DecodeError as error:
         raise FormatError(f"{source} is not a watched run: {error}.") from error

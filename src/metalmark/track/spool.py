@@ -23,11 +23,12 @@ from typing import IO, Self
 import msgspec
 from msgspec import Struct
 
-from metalmark.errors import FormatError, StoreError
+from metalmark.errors import StoreError
 from metalmark.runner.job import write_struct
 from metalmark.store.place import store_path
 from metalmark.track.destination import Destination
 from metalmark.track.event import SCHEMA, Begin, End, Event
+from metalmark.versioned import refuse_newer
 
 EVENTS, WRITER, FILES = "events.jsonl", "writer.lock", "files"
 MOST_SESSIONS = 10_000
@@ -76,11 +77,8 @@ class Queue:
         for line in whole.splitlines():
             with suppress(msgspec.DecodeError):
                 events.append(_decoder.decode(line))
-        if not offset and events and isinstance(events[0], Begin) and events[0].schema > SCHEMA:
-            raise FormatError(
-                f"{self.folder} was written by a newer Metalmark (schema {events[0].schema}; this one reads {SCHEMA}).",
-                hint="Update it: pip install -U metalmark",
-            )
+        if not offset and events and isinstance(events[0], Begin):
+            refuse_newer(events[0].schema, SCHEMA, str(self.folder))
         return events, offset + len(whole)
 
     def file(self, name: str) -> Path:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from metalmark.errors import FormatError, NotInstalledError
 from metalmark.training.base import State
 from metalmark.training.record import Epoch
+from metalmark.versioned import refuse_newer
 
 SCHEMA = 1
 KEY = "metalmark"
@@ -62,8 +63,7 @@ def load(path: Path) -> tuple[Checkpoint, State]:
             f"{path.name} is damaged or no checkpoint of Metalmark: {why}",
             hint="Delete it to begin again; best.safetensors, if there, holds an earlier epoch.",
         ) from error
-    if checkpoint.schema > SCHEMA:
-        raise FormatError(f"{path.name} was written by a newer Metalmark.", hint="pip install -U metalmark")
+    refuse_newer(checkpoint.schema, SCHEMA, path.name)
     return checkpoint, state
 
 

@@ -14,6 +14,7 @@ from metalmark.record import DeviceMemory, Failed
 from metalmark.runner.job import Progress, write_struct
 from metalmark.scrub import printable
 from metalmark.training.record import SCHEMA, Ending, Epoch, Goal, Setting, TrainingRecord
+from metalmark.versioned import decode_versioned
 
 T = TypeVar("T", bound=Struct)
 
@@ -81,18 +82,8 @@ def _read(path: Path, kind: type[T]) -> T:
             hint="Give the folder that `metalmark train` wrote: metalmark train --resume=DIR",
         ) from error
     try:
-        schema = msgspec.json.decode(data, type=_Versioned).schema
-        if schema > SCHEMA:
-            raise FormatError(
-                f"{path} was written by a newer Metalmark (schema {schema}; this one reads {SCHEMA}).",
-                hint="Update it: pip install -U metalmark",
-            )
-        return msgspec.json.decode(data, type=kind)
+        return decode_versioned(data, kind, newest=SCHEMA, source=str(path))
     except msgspec.DecodeError as error:
         raise FormatError(
             f"{path} is damaged: {printable(str(error))}.", hint="Start again in another --out."
         ) from error
-
-
-class _Versioned(Struct, frozen=True):
-    schema: int = SCHEMA

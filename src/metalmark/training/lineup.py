@@ -11,6 +11,7 @@ from metalmark.errors import FormatError, UsageError
 from metalmark.record import Identifier
 from metalmark.runner.job import write_struct
 from metalmark.scrub import printable
+from metalmark.versioned import decode_versioned
 
 LINEUP = "lineup.json"
 SCHEMA = 1
@@ -46,7 +47,7 @@ def write_lineup(folder: Path, lineup: Lineup) -> None:
 def read_lineup(folder: Path) -> Lineup:
     path = folder / LINEUP
     try:
-        lineup = msgspec.json.decode(path.read_bytes(), type=Lineup)
+        lineup = decode_versioned(path.read_bytes(), Lineup, newest=SCHEMA, source=str(path))
     except OSError as error:
         raise UsageError(
             f"{folder} holds no trainings side by side: {LINEUP} can't be read ({error.strerror}).",
@@ -57,8 +58,6 @@ def read_lineup(folder: Path) -> Lineup:
             f"{path} is damaged: {printable(str(error))}.",
             hint="Each training in it can still be resumed by its own folder.",
         ) from error
-    if lineup.schema > SCHEMA:
-        raise FormatError(f"{path} was written by a newer Metalmark.", hint="Update it: pip install -U metalmark")
     if any(name in ("", ".", "..") or "/" in name or "\\" in name for name in lineup.members):
         # The file may come from anywhere; what it names is read and written.
         raise FormatError(f"{path} names a folder outside of its own.", hint="Resume each training by its own folder.")

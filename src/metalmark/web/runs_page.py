@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.report.html.tables import Column, Kind, Value, table
-from metalmark.report.units import figures, seconds
+from metalmark.report.rows import names_of
+from metalmark.report.units import figures, moment, seconds
 from metalmark.store.live import read_all
 from metalmark.store.search import SearchStore
 from metalmark.store.sqlite import Row
@@ -57,11 +58,10 @@ def _table(rows: Sequence[Row], names: dict[str, list[str]], chosen: Sequence[st
 
 def _line(row: Row, names: dict[str, list[str]], checked: bool) -> list[str | Value]:
     failed = row.step_s is None
-    called = dict.fromkeys([*names.get(row.id, ()), *names.get(row.sweep, ())])
     return [
         Value(text=render("choose.html", id=row.id, checked=checked), look="choose"),
         Value(text=row.id, href=f"/run/{row.id}"),
-        row.started_at[:19].replace("T", " "),
+        moment(row.started_at),
         row.workload,
         row.mode,
         "" if row.batch_size is None else str(row.batch_size),
@@ -70,6 +70,6 @@ def _line(row: Row, names: dict[str, list[str]], checked: bool) -> list[str | Va
         row.device,
         Value(text=row.outcome, look="what") if failed else Value(text=seconds(row.step_s or 0.0), sort=row.step_s),
         "" if failed else Value(text=figures(row.samples_s or 0.0), sort=row.samples_s),
-        ", ".join(called),
+        ", ".join(names_of(row, names)),
         Value(text=row.sweep, href=f"/sweep/{row.sweep}"),
     ]

@@ -13,7 +13,7 @@ from metalmark.report.html.facts import facts_block, machine_facts, plan_facts, 
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.html.training import trainings_section
 from metalmark.report.training_table import percent
-from metalmark.report.units import figures
+from metalmark.report.units import figures, moment
 from metalmark.store.live import read_one
 from metalmark.store.trainings import TrainingRow, TrainingStore
 from metalmark.training.record import Ending, TrainingRecord
@@ -77,7 +77,7 @@ def _machine(record: TrainingRecord) -> Markup:
 def _line(row: TrainingRow) -> list[str | Value]:
     return [
         Value(text=row.id, href=f"/training/{row.id}"),
-        row.started_at[:19].replace("T", " "),
+        moment(row.started_at),
         row.name,
         row.workload,
         "" if row.batch_size is None else str(row.batch_size),
