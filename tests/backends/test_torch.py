@@ -1,4 +1,4 @@
-"""What is PyTorch's own: weights cast once in inference, a learning rate that falls, logits without a mask."""
+"""What is PyTorch's own: weights cast once in inference, a rate that falls, logits without a mask, uncounted norms."""
 
 from __future__ import annotations
 
@@ -57,8 +57,26 @@ with torch.no_grad():
 print("same")
 """
 
+NORM = """
+import torch
+from metalmark.workloads.vision.on_torch import Norm
+ours, theirs = Norm(4), torch.nn.BatchNorm2d(4)
+ours.load_state_dict(theirs.state_dict())
+images = torch.randn(2, 4, 5, 5)
+for mode in (True, False):
+    assert torch.equal(ours.train(mode)(images), theirs.train(mode)(images))
+for name, value in theirs.state_dict().items():
+    counts = name == "num_batches_tracked"
+    assert torch.equal(ours.state_dict()[name], torch.tensor(0) if counts else value), name
+# As a checkpoint has it: arrays by name, and nothing of what PyTorch notes beside them.
+Norm(4).load_state_dict(dict(ours.state_dict()))
+print("same")
+"""
 
-@pytest.mark.parametrize("code", [CAST_ONCE, FALLING, NO_MASK], ids=["cast_once", "falling_rate", "no_mask"])
+PARTS = {"cast_once": CAST_ONCE, "falling_rate": FALLING, "no_mask": NO_MASK, "norm": NORM}
+
+
+@pytest.mark.parametrize("code", PARTS.values(), ids=PARTS)
 def test_in_pytorch(code: str) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout.strip() == "same", run.stderr[-2000:]

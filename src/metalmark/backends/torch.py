@@ -92,7 +92,7 @@ class TorchSession:
                 with autocast():
                     return logits_of(model(*inputs))
 
-            forward = _compiled(infer) if settings.compile else infer
+            forward = _frozen(infer) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
             return self._captured(work) if settings.graph else work
@@ -241,6 +241,14 @@ def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
     """A session's shapes never change: code for any shape would be slower."""
     compiled: Callable[..., Any] = torch.compile(work, dynamic=False)
     return compiled
+
+
+def _frozen(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled for weights that never change: products of the same input become one, with their weights joined."""
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True  # asked again whenever it compiles; as an option of torch.compile it has no effect
+    return _compiled(work)
 
 
 def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from metalmark.workload import Batch
 from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
@@ -41,18 +42,30 @@ def conv(spec: Conv) -> nn.Conv2d:
     )
 
 
-def norm(spec: Conv) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(spec.outputs, eps=EPSILON, momentum=MOMENTUM)
+class Norm(nn.BatchNorm2d):
+    """Counts no batches: with a fixed momentum nobody reads that, and counting is a kernel a layer in every step."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return functional.batch_norm(
+            features,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=self.training,
+            momentum=MOMENTUM,
+            eps=self.eps,
+        )
+
+
+def norm(spec: Conv) -> Norm:
+    return Norm(spec.outputs, eps=EPSILON, momentum=MOMENTUM)
 
 
 def filled(module: nn.Module, arrays: Arrays) -> nn.Module:
     """The module with these arrays in it, every one of them and all of it."""
     counters = {name: value for name, value in module.state_dict().items() if name.endswith("num_batches_tracked")}
     module.load_state_dict({**counters, **{name: torch.tensor(array) for name, array in arrays.items()}})
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            # With a fixed momentum nobody reads this counter, and counting is a kernel a layer in every step.
-            layer.num_batches_tracked = None
     return module
 
 
