@@ -3,12 +3,12 @@
 python benchmarks/kit_overhead.py [rounds]
 
 A step is one matrix product of PyTorch on the CPU, sized to take 5 ms, and one of its elements as the loss. Steps
-alternate one by one, ours, bare, bare, ours: this machine's speed wanders by a tenth within a second, and a neighbour of
-6 ms ago is the best witness of what a step would have taken. Ours is asking the watched loader for its batch, the step,
-and logging its loss. The sensors' thread runs beside both sides, so all of its CPU time is added to ours, as if the
-loop had stood still for it. A round is STEPS of each side in one run; its ratio is ours over bare. The figure is the
-pseudo-median (Hodges and Lehmann) of the rounds, with half its 95% interval by bootstrap over them: a bound is kept only
-where the interval shows it. Beginning and ending a run is not part of a step and is printed apart.
+alternate one by one, ours, bare, bare, ours: this machine's speed wanders by a tenth within a second, and a neighbour
+of 6 ms ago is the best witness of what a step would have taken. Ours is asking the watched loader for its batch, the
+step, and logging its loss. The sensors' thread runs beside both sides, so all of its CPU time is added to ours, as if
+the loop had stood still for it. A round is STEPS of each side in one run; its ratio is ours over bare. The figure is
+the pseudo-median (Hodges and Lehmann) of the rounds, with half its 95% interval by bootstrap over them: a bound is
+kept only where the interval shows it. Beginning and ending a run is not part of a step and is printed apart.
 """
 
 from __future__ import annotations

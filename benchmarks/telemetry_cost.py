@@ -3,7 +3,7 @@
 python benchmarks/telemetry_cost.py [--device cuda] [--rounds N]
 
 A worker process trains through Metalmark's own session and runs a block of steps whenever it is told to. The parent,
-as in a real run, samples every sensor of this machine, or does not. A round is four blocks of about a second, on,
+as in a real run, samples every sensor of this machine, or does not. A round is four blocks of 0.4 s, on,
 off, off, on (and the other way round in turn), so that a steady drift of the machine cancels; its ratio is on over
 off. The figure is the pseudo-median of the rounds' ratios, less 1. Rounds are added until its 95% interval, by
 bootstrap, is narrower than the bound asks for: the width decides when to stop, never the value. All of the CPU's
@@ -25,7 +25,7 @@ from overhead import RESAMPLES, pseudo_median
 HZ = 5.0
 BOUNDS = {"cpu": 0.015, "cuda": 0.005}
 LEAST_ROUNDS, MOST_ROUNDS = 24, 150
-BLOCK_S = 1.0
+BLOCK_S = 0.4
 PATIENCE_S = 30.0
 SIZES = {"cpu": ("mnist-mlp", {"batch_size": 2048}), "cuda": ("bert", {"batch_size": 64, "seq_len": 128})}
 

@@ -1,48 +1,54 @@
 """An epoch through `metalmark train`, its trackers on, against a bare hand-written loop on the same batches.
 
-python benchmarks/train_overhead.py [torch tensorflow] [--track mlflow,wandb=offline] [--rounds N] [--quick]
+python benchmarks/train_overhead.py [torch tensorflow] [--track mlflow,wandb=offline] [--pairs N] [--quick]
 
 Ours is the command itself, with its process that waits, its telemetry at 5 Hz and the processes that send to the
 trackers; `--track ''` is without them. Bare is a fresh process with the same recipe, the same loader and one thread,
 and nothing else. On both sides an epoch is what lies between asking for the first batch and the device being idle
-after the last step; validation and checkpoints are outside. The first epoch, which traces and compiles, is left out.
-The epochs after it, while the trackers' own libraries are imported beside the training, once, are the starting ratio;
-those after that decide. Both sides must come to the same losses, or they were not the same work.
+after the last step; validation and checkpoints are outside. The first epochs, in which the frameworks trace and the
+trackers' own libraries are imported beside the training, once, are the starting ratio; those after that decide. Both
+sides must come to the same losses, or they were not the same work.
 
-A round is four processes, ours, bare, bare, ours (and the other way round in turn), so that a steady drift of the
-machine cancels; what the trackers leave running is waited for before the next one begins. A process gives the median of
-the same epochs; a round's ratio is ours over bare, and the figure the pseudo-median (Hodges and Lehmann) of the rounds,
-with half its 95% interval by bootstrap. Rounds are added until that is narrow enough: the width decides when to stop,
-never the value. Three lines of `mm.run` on a step of 5 ms are measured last, by kit_overhead.py, and have its bound.
-On an idle machine it takes 20 minutes or more. --quick only shows that everything runs: its figures decide nothing.
+A machine that others share does the same epoch in 2.3 s and a minute later in 3.2 s, so one process after the other
+shows nothing. Both sides of a pair are started together and take turns of a quarter of a second, ours, bare, bare,
+ours: all processes of one side are stopped while those of the other run, and an epoch's time is the turns that it had.
+Processes differ too, by where their arrays happen to lie: the figure is the pseudo-median (Hodges and Lehmann) of the
+pairs' ratios, with half its 95% interval by bootstrap. Pairs are added until that is narrow enough: the width decides
+when to stop, never the value. Three lines of `mm.run` on a step of 5 ms are measured last, by kit_overhead.py, and
+have its bound. It takes half an hour or more. --quick only shows that everything runs: its figures decide nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 MOST = 1.03
 FRAMEWORKS = ("torch", "tensorflow")
 WORKLOAD = "mnist-mlp"
-SAMPLES, EPOCHS, LEAD = 30_000, 12, 8
+SAMPLES, EPOCHS, LEAD = 30_000, 12, 4
 """About two seconds an epoch, at the workload's own batch size. The trackers' processes import for the LEAD."""
-LEAST_ROUNDS, MOST_ROUNDS = 4, 10
-HALF_WIDTH = 0.008
+LEAST_PAIRS, MOST_PAIRS = 6, 20
+HALF_WIDTH = 0.01
+TURN_S = 0.25
 ALIKE = 1e-3
 """Of the losses: the bare loop's sums may be in another order."""
 MARK = "METALMARK_BENCHMARK"
-PATIENCE_S = 120.0
+WORKER = "metalmark.training.worker"
 
 
 def make_data(folder: Path, samples: int) -> Path:
@@ -60,55 +66,131 @@ def make_data(folder: Path, samples: int) -> Path:
     return folder
 
 
-def ours(name: str, data: Path, epochs: int, track: str, home: Path) -> dict[str, list[float]]:
-    out = home / "out"
-    command = [sys.executable, "-m", "metalmark", "train", WORKLOAD, "--data", str(data), "--framework", name,
-               "-d", "cpu", "--threads", "1", "--epochs", str(epochs), "-o", str(out), "-q", "--json"]  # fmt: skip
-    done = call([*command, *(["--track", track] if track else [])], home)
-    found = json.loads(done)["epochs"]
-    return {
-        "epochs_s": [epoch["input_s"] + epoch["compute_s"] for epoch in found],
-        "losses": [epoch["train_loss"] for epoch in found],
-    }
+class Side:
+    """A command and every process it starts, which run in turns; with everything they write in a folder of its own."""
+
+    def __init__(self, command: list[str], home: Path) -> None:
+        self.turns: list[tuple[float, float]] = []
+        self._mark = str(home)
+        marked = {
+            MARK: self._mark,
+            "METALMARK_STORE": str(home / "store.sqlite3"),
+            "XDG_DATA_HOME": str(home / "data"),
+            "WANDB_DIR": str(home),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "KERAS_BACKEND": "tensorflow",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._out, self._err = (home / "stdout").open("w+"), (home / "stderr").open("w+")
+        self._process = subprocess.Popen(
+            command, env={**os.environ, **marked}, stdout=self._out, stderr=self._err, text=True
+        )
+        self._mine: dict[int, float] = {self._process.pid: 0.0}
+        """Each of our processes, and when it was started on the clock of `time.monotonic`."""
+        self._others: set[int] = set()
+        self.worker_began_s = 0.0
+
+    def begin(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.turns.append((time.monotonic(), float("inf")))
+
+    def end(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.turns[-1] = (self.turns[-1][0], time.monotonic())
+        self._find()
+        self._signal(signal.SIGSTOP)
+
+    @property
+    def running(self) -> bool:
+        """Also while trackers' processes that it left still send."""
+        self._process.poll()
+        return any(_alive(pid) for pid in self._mine)
+
+    def output(self) -> str:
+        if self._process.wait():
+            self._err.seek(0)
+            raise SystemExit(f"{self._process.args}\n{self._err.read()[-2000:]}")
+        self._out.seek(0)
+        return self._out.read()
+
+    def kill(self) -> None:
+        self._find()
+        self._signal(signal.SIGKILL)
+
+    def had_s(self, begin_s: float, end_s: float) -> float:
+        """How much of this time was its own turn."""
+        return sum(max(0.0, min(end_s, off) - max(begin_s, on)) for on, off in self.turns)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._mine:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _find(self) -> None:
+        """Those that were started since, known by a variable that every process inherits. Others are asked once."""
+        for process in psutil.process_iter():
+            if process.pid in self._mine or process.pid in self._others:
+                continue
+            try:
+                if process.environ().get(MARK) != self._mark:
+                    self._others.add(process.pid)
+                    continue
+                # Since the machine's start, which is where the monotonic clock begins too.
+                began_s = self._mine[process.pid] = process.create_time() - psutil.boot_time()
+                if WORKER in process.cmdline():
+                    self.worker_began_s = began_s
+            except (psutil.Error, OSError):  # gone meanwhile, or about to become another program
+                continue
 
 
-def bare(name: str, data: Path, epochs: int, _: str, home: Path) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = json.loads(
-        call([sys.executable, __file__, "--bare", name, str(data), str(epochs)], home).splitlines()[-1]
-    )
-    return found
+def _alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
-def call(command: list[str], home: Path) -> str:
-    """Run it with everything it writes in a folder of its own, and wait for what it leaves running."""
-    marked = {
-        MARK: str(home),
-        "METALMARK_STORE": str(home / "store.sqlite3"),
-        "XDG_DATA_HOME": str(home / "data"),
-        "WANDB_DIR": str(home),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "KERAS_BACKEND": "tensorflow",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, env={**os.environ, **marked}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    deadline = time.monotonic() + PATIENCE_S
-    while left_running(str(home)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return done.stdout
+class Trained(NamedTuple):
+    epochs_s: list[float]
+    losses: list[float]
 
 
-def left_running(mark: str) -> bool:
-    import psutil
-
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-        except (psutil.Error, OSError):  # another user's, or gone meanwhile
-            continue
-    return False
+def pair(name: str, data: Path, options: argparse.Namespace, folder: Path, *, ours_first: bool) -> list[Trained]:
+    """Ours and bare, side by side in turns."""
+    homes = [folder / "ours", folder / "bare"]
+    for home in homes:
+        home.mkdir()
+    ours = [sys.executable, "-m", "metalmark", "train", WORKLOAD, "--data", str(data), "--framework", name,
+            "-d", "cpu", "--threads", "1", "--epochs", str(options.epochs), "-o", str(homes[0] / "out"),
+            "-q", "--json", *(["--track", options.track] if options.track else [])]  # fmt: skip
+    bare = [sys.executable, __file__, "--bare", name, str(data), str(options.epochs)]
+    sides = [Side(command, home) for command, home in zip((ours, bare), homes, strict=True)]
+    try:
+        for side in sides:
+            side.turns.append((time.monotonic(), 0.0))
+            side.end()
+        order = (0, 1, 1, 0) if ours_first else (1, 0, 0, 1)
+        for turn in itertools.count():
+            side = sides[order[turn % 4]]
+            if side.running:
+                side.begin()
+                time.sleep(TURN_S)
+                side.end()
+            elif not any(side.running for side in sides):
+                break
+    finally:
+        for side in sides:
+            side.kill()
+    record = json.loads(sides[0].output())["epochs"]
+    began_s = sides[0].worker_began_s
+    found = [
+        (began_s + each["begin_s"], began_s + each["begin_s"] + each["input_s"] + each["compute_s"]) for each in record
+    ]
+    told = json.loads(sides[1].output().splitlines()[-1])
+    return [
+        Trained([sides[0].had_s(*times) for times in found], [each["train_loss"] for each in record]),
+        Trained([sides[1].had_s(*times) for times in told["epochs"]], told["losses"]),
+    ]
 
 
 def run_bare(name: str, data: Path, epochs: int) -> None:
@@ -127,15 +209,15 @@ def run_bare(name: str, data: Path, epochs: int) -> None:
     times, losses = [], []
     for number in range(1, epochs + 1):
         passes = samples.training(workload, recipe, plan, made.train, number)
-        begin = time.perf_counter()
+        begin = time.monotonic()
         with samples.in_order(passes, 0) as batches:
             kept = epoch(batches)
-        times.append(time.perf_counter() - begin)
+        times.append((begin, time.monotonic()))
         sizes = [
             len(passes.positions[n : n + passes.batch_size]) for n in range(0, len(passes.positions), passes.batch_size)
         ]
         losses.append(float(np.average(kept(), weights=sizes)))
-    print(json.dumps({"epochs_s": times, "losses": losses}))
+    print(json.dumps({"epochs": times, "losses": losses}))
 
 
 Epoch = Callable[[Iterator[Any]], Callable[[], list[float]]]
@@ -194,34 +276,29 @@ def compare(name: str, options: argparse.Namespace) -> float:
 
     from metalmark.stats import median
 
-    sides: dict[Any, list[float]] = {ours: [], bare: []}
-    starts: dict[Any, list[float]] = {ours: [], bare: []}
-    losses: dict[Any, list[float]] = {}
+    done: list[list[Trained]] = []
     ratios: list[float] = []
     width = float("inf")
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
         data = Path(folder, "data")
         data.mkdir()
         make_data(data, options.samples)
-        while len(ratios) < options.rounds and not (len(ratios) >= LEAST_ROUNDS and width <= HALF_WIDTH):
-            order = (ours, bare, bare, ours) if len(ratios) % 2 else (bare, ours, ours, bare)
-            for side in order:
-                with tempfile.TemporaryDirectory(prefix="metalmark-") as home:
-                    found = side(name, data, options.epochs, options.track, Path(home))
-                sides[side].append(median(found["epochs_s"][options.lead :]))
-                starts[side].append(median(found["epochs_s"][1 : options.lead]))
-                losses[side] = found["losses"]
-            if not np.allclose(losses[ours], losses[bare], rtol=ALIKE):
-                raise SystemExit(f"{name}: not the same work: losses {losses[ours]} and {losses[bare]}")
-            ratios.append(sum(sides[ours][-2:]) / sum(sides[bare][-2:]))
+        while len(ratios) < options.pairs and not (len(ratios) >= LEAST_PAIRS and width <= HALF_WIDTH):
+            with tempfile.TemporaryDirectory(prefix="metalmark-") as home:
+                ours, bare = pair(name, data, options, Path(home), ours_first=bool(len(ratios) % 2))
+            if not np.allclose(ours.losses, bare.losses, rtol=ALIKE):
+                raise SystemExit(f"{name}: not the same work: losses {ours.losses} and {bare.losses}")
+            done.append([ours, bare])
+            ratios.append(sum(ours.epochs_s[options.lead :]) / sum(bare.epochs_s[options.lead :]))
             width = half_width([[each] for each in ratios])
-            print(f"{name}, round {len(ratios)}: {ratios[-1]:.4f}, so far {pseudo_median(ratios):.4f} ± {width:.4f}",
+            print(f"{name}, pair {len(ratios)}: {ratios[-1]:.4f}, so far {pseudo_median(ratios):.4f} ± {width:.4f}",
                   file=sys.stderr)  # fmt: skip
+    starts = [sum(ours.epochs_s[1 : options.lead]) / sum(bare.epochs_s[1 : options.lead]) for ours, bare in done]
     ratio = pseudo_median(ratios)
-    print(f"{name}_rounds: {len(ratios)}")
-    print(f"{name}_bare_epoch_s: {median(sides[bare]):.3f}")
-    print(f"{name}_ours_epoch_s: {median(sides[ours]):.3f}")
-    print(f"{name}_starting_ratio: {sum(starts[ours]) / sum(starts[bare]):.4f}")
+    print(f"{name}_pairs: {len(ratios)}")
+    print(f"{name}_ours_epoch_s: {median([median(ours.epochs_s[options.lead :]) for ours, _ in done]):.3f}")
+    print(f"{name}_bare_epoch_s: {median([median(bare.epochs_s[options.lead :]) for _, bare in done]):.3f}")
+    print(f"{name}_starting_ratio: {median(starts):.4f}")
     print(f"{name}_half_width: {width:.4f}")
     print(f"{name}_ratio: {ratio:.4f}", flush=True)
     return ratio
@@ -242,14 +319,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []])
     parser.add_argument("--track", default="mlflow,wandb=offline", help="as for `metalmark train`; '' for none")
-    parser.add_argument("--rounds", type=int, default=MOST_ROUNDS, help="at most so many")
+    parser.add_argument("--pairs", type=int, default=MOST_PAIRS, help="at most so many")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--lead", type=int, default=LEAD, help="epochs before those that decide, 2 at least")
-    parser.add_argument("--quick", action="store_true", help="one round of small epochs, and no verdict")
+    parser.add_argument("--quick", action="store_true", help="one pair with small epochs, and no verdict")
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.samples, options.epochs, options.lead = 1, 640, 3, 2
+        options.pairs, options.samples, options.epochs, options.lead = 1, 640, 3, 2
     if not 2 <= options.lead < options.epochs:
         parser.error("--lead is 2 at least, and less than --epochs")
     print(f"track: {options.track or 'nothing'}", flush=True)

@@ -92,7 +92,7 @@ class TorchSession:
                 with autocast():
                     return logits_of(model(*inputs))
 
-            forward = _frozen(infer) if settings.compile else infer
+            forward = _frozen(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
             return self._captured(work) if settings.graph else work
@@ -101,17 +101,21 @@ class TorchSession:
             with autocast():
                 return loss(logits_of(model(*inputs)), targets)
 
-        forward_loss = _compiled(compute_loss) if settings.compile else compute_loss
-        stepper = self._stepper(optimizer, settings)
+        forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
+        update = self._updater(optimizer, settings)
+        assert self._optimizer is not None
+        forget_gradients = self._optimizer.zero_grad
 
         def train(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+            # Before the forward pass: its activations may have the gradients' memory.
+            forget_gradients(set_to_none=True)
             value = forward_loss(inputs, targets)
-            stepper(value)
+            update(value)
             return value.detach()
 
         return self._captured(train) if settings.graph else train
 
-    def _stepper(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
+    def _updater(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
         """Backward and update. float16 gradients underflow, so they are scaled there."""
         options: dict[str, bool] = {}
         if settings.fused:
@@ -127,7 +131,6 @@ class TorchSession:
         if settings.dtype is not Dtype.FLOAT16:
 
             def plain(value: torch.Tensor) -> None:
-                optimizer.zero_grad(set_to_none=True)
                 value.backward()
                 optimizer.step()
 
@@ -141,7 +144,6 @@ class TorchSession:
         scaler = self._scaler = torch.amp.GradScaler(self._device.type)
 
         def scaled(value: torch.Tensor) -> None:
-            optimizer.zero_grad(set_to_none=True)
             scaler.scale(value).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -237,18 +239,21 @@ def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
             module.to(dtype)
 
 
-def _compiled(work: Callable[..., Any]) -> Callable[..., Any]:
-    """A session's shapes never change: code for any shape would be slower."""
-    compiled: Callable[..., Any] = torch.compile(work, dynamic=False)
+def _compiled(work: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """A session's shapes never change: code for any shape would be slower. And --channels-last decides the layout:
+    left to itself, Inductor turns convolutions to channels-last, which small images are slower in."""
+    compiled: Callable[..., Any] = torch.compile(
+        work, dynamic=False, options={"layout_optimization": settings.channels_last}
+    )
     return compiled
 
 
-def _frozen(work: Callable[..., Any]) -> Callable[..., Any]:
+def _frozen(work: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Compiled for weights that never change: products of the same input become one, with their weights joined."""
     import torch._inductor.config as inductor
 
-    inductor.freezing = True  # asked again whenever it compiles; as an option of torch.compile it has no effect
-    return _compiled(work)
+    inductor.freezing = True  # asked whenever something is compiled; as an option of torch.compile it has no effect
+    return _compiled(work, settings)
 
 
 def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
