@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from metalmark.plan import Device, DeviceKind, Mode, Plan
 from metalmark.track import sender
-from metalmark.track.deliver import Deliverer, reason
+from metalmark.track.deliver import FEW_ROWS, SHARE, Deliverer, reason
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, File, Known, Model, Row, Status
 from metalmark.track.service import fit_name, fit_text
@@ -87,6 +88,31 @@ def test_it_reads_along_while_the_run_writes() -> None:
         assert Deliverer(spool.queue, TO.key, there.service, sleep=sleep).run(follow=True)
     assert [x for _, x, _ in there.points] == list(range(1, 21))
     assert there.calls == 2
+
+
+def test_rows_have_a_small_share_of_a_core_while_the_run_is_alive_and_all_of_it_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy_s, rows = 0.02, FakeService.rows
+    there, rests = FakeTracker(), list[float]()
+
+    def slow_rows(service: FakeService, few: Sequence[Row]) -> None:
+        time.sleep(busy_s)
+        rows(service, few)
+
+    monkeypatch.setattr(FakeService, "rows", slow_rows)
+    with begun() as spool:
+        write(spool, 11, 1 + FEW_ROWS * 10)
+
+        def rest(pause_s: float) -> None:
+            rests.append(pause_s)
+            if there.calls == 3:
+                end(spool)
+
+        assert Deliverer(spool.queue, TO.key, there.service, sleep=rest).run(follow=True)
+    assert [x for _, x, _ in there.points] == list(range(1, 1 + FEW_ROWS * 10))
+    assert sum(rests) >= 2 * busy_s * (1 / SHARE - 1), "after the first two"
+    assert there.calls == 10
 
 
 def test_it_tries_again_as_long_as_the_run_is_alive_and_once_after() -> None:

@@ -12,6 +12,7 @@ from metalmark.backends.base import Placement, Probe
 from metalmark.backends.batches import Feeder, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.fingerprint import fingerprint_of
+from metalmark.backends.torch_compiling import alone, compiled, frozen
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
@@ -21,6 +22,7 @@ from metalmark.record import DeviceMemory
 from metalmark.workload import Workload
 
 Tensors = tuple[torch.Tensor, ...]
+Step = Callable[[Tensors, torch.Tensor], torch.Tensor]
 GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
@@ -81,7 +83,7 @@ class TorchSession:
 
     def _make_work(
         self, loss: Callable[..., Any], optimizer: Callable[..., Any], settings: Settings, training: bool
-    ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
+    ) -> Step:
         autocast = self._autocast(settings)
         model = self._model
 
@@ -92,16 +94,16 @@ class TorchSession:
                 with autocast():
                     return logits_of(model(*inputs))
 
-            forward = _frozen(infer, settings) if settings.compile else infer
+            forward = frozen(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
-            return self._captured(work) if settings.graph else work
+            return self._finished(work, settings)
 
         def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             with autocast():
                 return loss(logits_of(model(*inputs)), targets)
 
-        forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
+        forward_loss = compiled(compute_loss, settings) if settings.compile else compute_loss
         update = self._updater(optimizer, settings)
         assert self._optimizer is not None
         forget_gradients = self._optimizer.zero_grad
@@ -113,7 +115,11 @@ class TorchSession:
             update(value)
             return value.detach()
 
-        return self._captured(train) if settings.graph else train
+        return self._finished(train, settings)
+
+    def _finished(self, work: Step, settings: Settings) -> Step:
+        work = alone(work) if settings.compile else work
+        return self._captured(work) if settings.graph else work
 
     def _updater(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
         """Backward and update. float16 gradients underflow, so they are scaled there."""
@@ -158,9 +164,7 @@ class TorchSession:
         cache = not settings.graph
         return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
 
-    def _captured(
-        self, work: Callable[[Tensors, torch.Tensor], torch.Tensor]
-    ) -> Callable[[Tensors, torch.Tensor], torch.Tensor]:
+    def _captured(self, work: Step) -> Step:
         """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
         inputs, targets = self._sample
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
@@ -228,8 +232,9 @@ class TorchBackend:
 def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_format, *, wait: bool) -> torch.Tensor:
     if tensor.dtype == torch.int32 and tensor.ndim == 1:
         tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
-    options = {"memory_format": layout} if tensor.ndim == 4 else {}
-    return tensor.to(device=device, non_blocking=not wait, **options)
+    if tensor.ndim == 4:
+        return tensor.to(device=device, non_blocking=not wait, memory_format=layout)
+    return tensor if tensor.device == device else tensor.to(device=device, non_blocking=not wait)
 
 
 def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
@@ -237,23 +242,6 @@ def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
     for module in model.modules() if dtype is not None else ():
         if isinstance(module, CAST_BY_AUTOCAST):
             module.to(dtype)
-
-
-def _compiled(work: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
-    """A session's shapes never change: code for any shape would be slower. And --channels-last decides the layout:
-    left to itself, Inductor turns convolutions to channels-last, which small images are slower in."""
-    compiled: Callable[..., Any] = torch.compile(
-        work, dynamic=False, options={"layout_optimization": settings.channels_last}
-    )
-    return compiled
-
-
-def _frozen(work: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
-    """Compiled for weights that never change: products of the same input become one, with their weights joined."""
-    import torch._inductor.config as inductor
-
-    inductor.freezing = True  # asked whenever something is compiled; as an option of torch.compile it has no effect
-    return _compiled(work, settings)
 
 
 def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
