@@ -1,4 +1,5 @@
-"""What every framework's trainer must do, in a process of its own: `python -m tests.training.checks NAME ANSWER`."""
+"""What every framework's trainer must do, in a process of its own:
+`python -m tests.training.checks NAME ANSWER [THREADS [CHECK...]]`."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ MNIST = dataset((28, 28, 1), train=400, validation=70)
 
 
 class Checks:
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, threads: int | None = None) -> None:
         self._training = training
         # With dropout and a rate that falls at each step: both must survive a checkpoint.
         self._image = stub.plan(training.name, SMALL, batch_size=8)
         self._plain = stub.plan(training.name, "mnist-mlp", batch_size=32)
-        if training.name == "torch":
-            one = Settings(threads=1)
-            self._image, self._plain = replace(self._image, settings=one), replace(self._plain, settings=one)
+        if threads is not None:
+            few = Settings(threads=threads)
+            self._image, self._plain = replace(self._image, settings=few), replace(self._plain, settings=few)
 
     @contextmanager
     def _open(self, plan: Plan, data: object = CIFAR) -> Iterator[Trainer]:
@@ -144,10 +145,10 @@ def same(one: State, other: State) -> None:
 NAMES = [name for name in dir(Checks) if name.startswith("check_")]
 
 
-def main(name: str, answer: str) -> None:
-    checks = Checks(import_module(f"metalmark.training.{name}").TRAINING)
+def main(name: str, answer: str, threads: str = "", *chosen: str) -> None:
+    checks = Checks(import_module(f"metalmark.training.{name}").TRAINING, int(threads) if threads else None)
     results = {}
-    for check in NAMES:
+    for check in chosen or NAMES:
         try:
             getattr(checks, check)()
             results[check] = ""
@@ -157,4 +158,4 @@ def main(name: str, answer: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

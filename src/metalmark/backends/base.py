@@ -62,6 +62,9 @@ class Session(Protocol):
     def step(self) -> None:
         """Enqueue one unit of work: forward, and in training backward and update, on the next batch."""
 
+    def settle(self) -> None:
+        """Called once, after the first step and outside the clock: end what only that one needed."""
+
     def synchronize(self) -> None:
         """Return when the device is idle. There is no default: a wrong one makes every number wrong."""
 

@@ -76,6 +76,9 @@ class FakeSession:
         self._steps += 1
         self.feeder.batch = (self.feeder.batch + 1) % RING
 
+    def settle(self) -> None:
+        """The software device compiles nothing."""
+
     def synchronize(self) -> None:
         if "no-sync" not in self._faults:
             self._drain()

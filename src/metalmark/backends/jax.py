@@ -78,6 +78,9 @@ class JaxSession:
         inputs, targets = self.feeder.take()
         self._state, self._output = self._work(self._state, self._fixed, inputs, targets)
 
+    def settle(self) -> None:
+        """XLA compiles in this process."""
+
     def synchronize(self) -> None:
         # Each step takes the state of the one before, so the last one's is the end of the queue.
         jax.block_until_ready((self._state, self._output))

@@ -72,6 +72,9 @@ class MlxSession:
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(self._output, self._state)
 
+    def settle(self) -> None:
+        """Kernels are compiled in this process."""
+
     def synchronize(self) -> None:
         mx.synchronize()
 

@@ -71,6 +71,9 @@ class TensorflowSession:
         inputs, targets = self.feeder.take()
         self._output = self._work(inputs, targets)
 
+    def settle(self) -> None:
+        """Graphs are traced and compiled in this process."""
+
     def synchronize(self) -> None:
         # tf.test.experimental.sync_devices() runs an op whose kernel waits only in CUDA builds: on Metal, and on any
         # other plug-in, it is empty and returns at once. A value on the host is proof everywhere that its inputs are

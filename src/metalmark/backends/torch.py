@@ -12,7 +12,7 @@ from metalmark.backends.base import Placement, Probe
 from metalmark.backends.batches import Feeder, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.fingerprint import fingerprint_of
-from metalmark.backends.torch_compiling import alone, compiled, frozen
+from metalmark.backends.torch_compiling import compiled, end_helpers, frozen
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
@@ -32,6 +32,7 @@ class TorchSession:
     def __init__(self, plan: Plan, workload: Workload, device: torch.device, kind: TorchDevice) -> None:
         self._device, self._kind = device, kind
         settings = plan.settings
+        self._compiles = settings.compile
         self._training = training = plan.mode is Mode.TRAINING
         recipe = self.recipe = workload.recipe("torch", plan.params)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
@@ -67,6 +68,10 @@ class TorchSession:
         inputs, targets = self.feeder.take()
         self._output = self._work(inputs, targets)
 
+    def settle(self) -> None:
+        if self._compiles:
+            end_helpers()
+
     def synchronize(self) -> None:
         self._kind.synchronize(self._device)
 
@@ -97,7 +102,7 @@ class TorchSession:
             forward = frozen(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
-            return self._finished(work, settings)
+            return self._captured(work) if settings.graph else work
 
         def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
             with autocast():
@@ -115,11 +120,7 @@ class TorchSession:
             update(value)
             return value.detach()
 
-        return self._finished(train, settings)
-
-    def _finished(self, work: Step, settings: Settings) -> Step:
-        work = alone(work) if settings.compile else work
-        return self._captured(work) if settings.graph else work
+        return self._captured(train) if settings.graph else train
 
     def _updater(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
         """Backward and update. float16 gradients underflow, so they are scaled there."""

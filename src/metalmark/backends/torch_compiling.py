@@ -28,19 +28,9 @@ def frozen(work: Work, settings: Settings) -> Work:
     return compiled(work, settings)
 
 
-def alone(work: Work) -> Work:
-    """The first call compiles. Inductor's helper processes go after it: where compiled code came from a cache, they
-    were seen to start for ten seconds more, a core busy and memory growing beside the steps that were timed."""
+def end_helpers() -> None:
+    """Inductor's helper processes. Where compiled code came from a cache they were seen to go on starting for ten
+    seconds, a core busy and memory growing beside the steps that were timed."""
     from torch._inductor.async_compile import shutdown_compile_workers
 
-    first = True
-
-    def run(*arguments: Any) -> Any:
-        nonlocal first
-        result = work(*arguments)
-        if first:
-            first = False
-            shutdown_compile_workers()
-        return result
-
-    return run
+    shutdown_compile_workers()

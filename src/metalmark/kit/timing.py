@@ -129,6 +129,9 @@ class _Stepper:
     def step(self) -> None:
         self._output = self._step()
 
+    def settle(self) -> None:
+        """Whatever the user's own first step started is the user's."""
+
     def synchronize(self) -> None:
         synchronize(self._output)
 

@@ -60,6 +60,7 @@ class Clock:
         self._session.step()
         self._session.synchronize()
         elapsed = time.perf_counter() - begin
+        self._session.settle()
         self.steps_done += 1
         return elapsed
 

@@ -17,6 +17,11 @@ from metalmark.training.base import State
 from metalmark.training.keras_common import arrays_of, named
 from metalmark.workload import Workload
 
+ORDERED = (
+    "TensorFlow's operations add up in a fixed order here (enable_op_determinism), so that a seed gives the same bits; "
+    "small steps take some percent longer for it. On one thread (--threads 1) that is not needed."
+)
+
 
 class TensorflowTrainer(TensorflowSession):
     def __init__(self, plan: Plan, workload: Workload) -> None:
@@ -69,10 +74,12 @@ class TensorflowTraining(TensorflowBackend):
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
         on_cpu = plan.device.kind is DeviceKind.CPU or not tf.config.list_physical_devices("GPU")
-        if on_cpu:
-            # Its threads otherwise sum in the order they finish in, and no two runs are alike.
+        # Threads sum in the order they finish in, and no two runs are alike. One alone needs no switch.
+        ordered = on_cpu and plan.settings.threads != 1
+        if ordered:
             tf.config.experimental.enable_op_determinism()
         with super().open(plan, workload) as session:
+            session.notes += (ORDERED,) if ordered else ()
             yield session
 
 
