@@ -17,10 +17,7 @@ from metalmark.training.base import State
 from metalmark.training.keras_common import arrays_of, named
 from metalmark.workload import Workload
 
-ORDERED = (
-    "TensorFlow's operations add up in a fixed order here (enable_op_determinism), so that a seed gives the same bits; "
-    "small steps take some percent longer for it. On one thread (--threads 1) that is not needed."
-)
+TOGETHER = 64
 
 
 class TensorflowTrainer(TensorflowSession):
@@ -43,7 +40,10 @@ class TensorflowTrainer(TensorflowSession):
         return self._output
 
     def read(self, losses: list[Any]) -> list[float]:
-        return [float(value) for value in tf.stack(losses).numpy()]
+        # So many at a time, always: for each new number of them TensorFlow prepares an operation, which takes 20 ms.
+        filled = losses + [losses[-1]] * (-len(losses) % TOGETHER)
+        parts = [tf.stack(filled[place : place + TOGETHER]) for place in range(0, len(filled), TOGETHER)]
+        return [float(value) for part in parts for value in part.numpy()][: len(losses)]
 
     def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
         loss, outputs = self._evaluate(*self._placed(arrays))
@@ -74,12 +74,10 @@ class TensorflowTraining(TensorflowBackend):
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
         on_cpu = plan.device.kind is DeviceKind.CPU or not tf.config.list_physical_devices("GPU")
-        # Threads sum in the order they finish in, and no two runs are alike. One alone needs no switch.
-        ordered = on_cpu and plan.settings.threads != 1
-        if ordered:
+        if on_cpu:
+            # Its threads otherwise sum in the order they finish in, and no two runs are alike.
             tf.config.experimental.enable_op_determinism()
         with super().open(plan, workload) as session:
-            session.notes += (ORDERED,) if ordered else ()
             yield session
 
 
