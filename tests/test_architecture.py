@@ -29,7 +29,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers"}
 HOMES = {
-    "torch": {"torch", "torch_devices", "on_torch"},
+    "torch": {"torch", "torch_compiling", "torch_devices", "on_torch"},
     "transformers": {"on_torch"},
     "tensorflow": {"tensorflow", "on_tensorflow"},
     "keras": {"tensorflow", "jax", "keras_common", "on_keras"},

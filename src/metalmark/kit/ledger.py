@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ EVERY_S = 1.0
 microseconds were seen for what takes ten when it is done again and again."""
 
 
-Row = tuple[int, float, dict[str, Later | float]]
+Row = tuple[int, float, dict[str, Any]]
 """The step, when it was logged, and its numbers."""
 
 
@@ -29,29 +28,30 @@ class Ledger:
     def __init__(self, tell: Callable[[int, Mapping[str, float]], None]) -> None:
         """`tell(step, metrics)`: called for each row once its numbers are known, in the order they were logged."""
         self._tell = tell
-        self._pending: deque[Row] = deque()
-        self._unsorted = 0
-        self._sort_at_s = EVERY_S
+        self._pending: list[Row] = []
+        self._sort_at, self._sort_at_s = BATCH, EVERY_S
         self._keepers: dict[type, Callable[[Any], Later | float]] = {}
         self._curves: dict[str, tuple[array[int], array[float], array[float]]] = {}
         self.not_finite: dict[str, int] = {}
         """Metric → the first step at which it was no finite number."""
 
-    def add(self, step: int, at_s: float, metrics: Mapping[str, Any]) -> None:
-        kept: dict[str, Later | float] = {}
+    def add(self, step: int, at_s: float, metrics: dict[str, Any]) -> None:
+        """Keeps `metrics` itself, with numbers, or what will be numbers, in the place of arrays."""
         for name, value in metrics.items():
-            keep = self._keepers.get(type(value))
-            kept[name] = self._first_of_its_kind(name, value) if keep is None else keep(value)
-        self._pending.append((step, at_s, kept))
-        self._unsorted += 1
-        if self._unsorted >= BATCH or at_s >= self._sort_at_s:
-            self._unsorted, self._sort_at_s = 0, at_s + EVERY_S
-            self._settle_what_is_ready()
+            kind = type(value)
+            if kind is not float:
+                keep = self._keepers.get(kind)
+                metrics[name] = self._first_of_its_kind(name, value) if keep is None else keep(value)
+        pending = self._pending
+        pending.append((step, at_s, metrics))
+        if len(pending) >= self._sort_at or at_s >= self._sort_at_s:
+            self._sort_at_s = at_s + EVERY_S
+            self._settle(self._ready())
+            self._sort_at = len(pending) + BATCH
 
     def close(self) -> None:
         """The loop is over: now it may wait."""
-        while self._pending:
-            self._settle(*self._pending.popleft())
+        self._settle(len(self._pending))
 
     def curves(self) -> tuple[Curve, ...]:
         return tuple(
@@ -64,24 +64,33 @@ class Ledger:
             for name, (steps, at_s, values) in self._curves.items()
         )
 
-    def _settle_what_is_ready(self) -> None:
-        pending = self._pending
-        while pending and all(isinstance(value, int | float) or value.ready() for value in pending[0][2].values()):
-            self._settle(*pending.popleft())
+    def _ready(self) -> int:
+        """How many of the first rows can be settled without waiting."""
+        for count, (_, _, metrics) in enumerate(self._pending):
+            for value in metrics.values():
+                if type(value) is not float and not value.ready():
+                    return count
+        return len(self._pending)
 
-    def _settle(self, step: int, at_s: float, kept: Mapping[str, Later | float]) -> None:
-        known: dict[str, float] = {}
-        for name, value in kept.items():
-            number = known[name] = float(value if isinstance(value, int | float) else value.value())
-            curve = self._curves.get(name)
-            if curve is None:
-                curve = self._curves[name] = (array("q"), array("d"), array("d"))
-            curve[0].append(step)
-            curve[1].append(at_s)
-            curve[2].append(number)
-            if not math.isfinite(number):
-                self.not_finite.setdefault(name, step)
-        self._tell(step, known)
+    def _settle(self, count: int) -> None:
+        pending, curves = self._pending, self._curves
+        try:
+            for place in range(count):
+                step, at_s, metrics = pending[place]
+                for name, value in metrics.items():
+                    number = value if type(value) is float else value.value()
+                    metrics[name] = number
+                    curve = curves.get(name)
+                    if curve is None:
+                        curve = curves[name] = (array("q"), array("d"), array("d"))
+                    curve[0].append(step)
+                    curve[1].append(at_s)
+                    curve[2].append(number)
+                    if not math.isfinite(number):
+                        self.not_finite.setdefault(name, step)
+                self._tell(step, metrics)
+        finally:
+            del pending[:count]
 
     def _first_of_its_kind(self, name: str, value: Any) -> Later | float:
         """Finds who keeps such a value, and remembers that once it has worked."""

@@ -86,8 +86,7 @@ def synchronize(values: Sequence[Any]) -> None:  # noqa: ARG001
 def keep(value: Any) -> Later | float:
     try:
         if value.is_cpu:
-            number: float = value.item()  # the CPU's operations are finished when they return
-            return number
+            return float(value.item())  # the CPU's operations are finished when they return
     except (RuntimeError, AttributeError) as error:
         if not isinstance(value, torch.Tensor):
             raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error

@@ -15,13 +15,14 @@ class Pace:
         self._size = 1
         self._done: list[list[float]] = []
 
-    def take(self, marks: list[float], origin: float) -> float:
-        """Three moments a step: its batch asked for, its batch there, its end. Empties them; the time waited."""
+    def take(self, marks: list[float], begin: float, origin: float) -> float:
+        """Two moments a step: its batch there, its end, which is where the next one begins; the first at `begin`.
+        Empties them; the time waited."""
         waited_s = 0.0
-        for place in range(0, len(marks), 3):
-            begin, got, end = marks[place : place + 3]
+        for got, end in zip(marks[::2], marks[1::2], strict=True):
             self.step(begin - origin, end - begin, got - begin)
             waited_s += got - begin
+            begin = end
         marks.clear()
         return waited_s
 

@@ -35,7 +35,7 @@ from metalmark.watched import Ending, Pass, Value, Watched
 HZ = 1.0
 """Sensors are asked in the training's own process and take their turn with it; a run of minutes needs no more."""
 GRACE_S = 2.0
-MARKS = 3 * 64
+MARKS = 2 * 64
 """Moments that are noted down before they are added up: each step only notes."""
 
 Item = TypeVar("Item")
@@ -210,37 +210,39 @@ class Watching(Generic[Item]):
         leads = self._loop == next(iter(run._paces))  # log() counts by the first loop there was
         steps, first_wait_s, waited_s = 0, 0.0, 0.0
         marks: list[float] = []
-        began = end = clock()
-        batches = iter(self._loader)  # a loader's workers start here, and that is waiting too
+        note = marks.append
+        began = begin = clock()
+
+        def take() -> None:
+            nonlocal steps, first_wait_s, waited_s, begin
+            if marks:
+                first_wait_s = first_wait_s if steps else marks[0] - began
+                steps += len(marks) // 2
+                last = marks[-1]
+                waited_s += pace.take(marks, begin, run._began_s)
+                begin = last
+
         try:
-            while True:
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    return
-                got = clock()
-                marks += (end, got)
-                if not steps:
-                    first_wait_s = got - end
-                steps += 1
+            # A loader's workers start here, and that is waiting too.
+            for batch in self._loader:
+                note(clock())
                 if leads:
                     run._step += 1
                 try:
                     yield batch
                 finally:  # a loop that breaks or raises has ended its step too
                     del batch
-                    end = clock()
-                    marks.append(end)
+                    note(clock())
                 if len(marks) >= MARKS:
-                    waited_s += pace.take(marks, run._began_s)
+                    take()
         finally:
-            waited_s += pace.take(marks, run._began_s)
+            take()
             run._passes.append(
                 Pass(
                     loop=self._loop,
                     at_s=began - run._began_s,
                     steps=steps,
-                    elapsed_s=end - began,
+                    elapsed_s=begin - began,
                     waited_s=waited_s,
                     first_wait_s=first_wait_s,
                 )
