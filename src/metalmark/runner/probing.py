@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterable
@@ -45,3 +46,4 @@ def main(name: str, answer: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2])
+    os._exit(0)  # the answer is on the disk; some frameworks take a second to come down, or hang there
