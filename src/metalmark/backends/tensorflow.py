@@ -63,7 +63,7 @@ class TensorflowSession:
         self.trainable_parameters = count(self._trainable)
         self.notes: tuple[str, ...] = ()
         self._work = self._make_work(recipe, plan.settings)
-        self._settle = tf.function(self._touch_weights)
+        self._weights_sum = tf.function(self._sum_of_weights)
         with suppress(ValueError, tf.errors.OpError):  # not every device keeps a peak; memory() says which
             tf.config.experimental.reset_memory_stats(self.placement.device)
 
@@ -80,7 +80,7 @@ class TensorflowSession:
         # done: so fetch one that needs the last output and, in training, the update of every weight.
         tf.reshape(self._output, [-1])[:1].numpy()
         if self._training:
-            self._settle().numpy()
+            self._weights_sum().numpy()
 
     def proof(self) -> float:
         output = tf.cast(self._output, tf.float32)
@@ -120,7 +120,7 @@ class TensorflowSession:
 
         return tf.function(train, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
-    def _touch_weights(self) -> Any:
+    def _sum_of_weights(self) -> Any:
         return tf.add_n([tf.cast(tf.reshape(v.value, [-1])[0], tf.float32) for v in self._trainable])
 
 

@@ -19,6 +19,7 @@ from metalmark.report.table import sweep_table
 from metalmark.report.terminal import render
 from metalmark.report.units import duration, figures, seconds, share
 from metalmark.runner.job import Progress
+from metalmark.runner.listening import Listener
 from metalmark.scrub import printable
 from metalmark.sweep import Sweep
 from metalmark.telemetry.sampler import Sampler
@@ -27,16 +28,11 @@ REFRESH_S = 1.0
 """Drawing costs a core some milliseconds; the worker being measured needs them more."""
 
 
-class Display(Protocol):
+class Display(Listener, Protocol):
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def cooling(self, text: str) -> None: ...
-    def started(self, cell: int, repeat: int) -> None: ...
-    def progress(self, progress: Progress) -> None: ...
-    def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: Record) -> None: ...
 
 
 def make_display(sweep: Sweep, records: Sequence[Record], *, quiet: bool) -> Display:

@@ -78,8 +78,7 @@ class Ledger:
             for place in range(count):
                 step, at_s, metrics = pending[place]
                 for name, value in metrics.items():
-                    number = value if type(value) is float else value.value()
-                    metrics[name] = number
+                    number = metrics[name] = value if type(value) is float else value.value()
                     curve = curves.get(name)
                     if curve is None:
                         curve = curves[name] = (array("q"), array("d"), array("d"))
