@@ -10,8 +10,8 @@ from metalmark.workloads.ceiling import PRODUCTS, SCALE
 
 
 class Scaled(nn.Module):
-    """By a plain number: with one that lies on the device, an array of another shape, an H200 reached 3.0 TB/s. The
-    parameter is there to tell where the model is."""
+    """By a plain number: with one that lies on the device, an array of another shape, an H200 reached 3.0 TB/s instead
+    of 4.2. The parameter is there to tell where the model is."""
 
     def __init__(self) -> None:
         super().__init__()
