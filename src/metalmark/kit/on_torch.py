@@ -86,7 +86,9 @@ def synchronize(values: Sequence[Any]) -> None:  # noqa: ARG001
 def keep(value: Any) -> Later | float:
     try:
         if value.is_cpu:
-            return float(value.item())  # the CPU's operations are finished when they return
+            # The CPU's operations are finished when they return. This reads the memory; item() is dispatched.
+            number = value.tolist()
+            return number if type(number) is float else float(value.item())
     except (RuntimeError, AttributeError) as error:
         if not isinstance(value, torch.Tensor):
             raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error
