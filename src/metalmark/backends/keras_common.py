@@ -54,7 +54,7 @@ def call_arguments(inputs: Sequence[Any]) -> Any:
 
 def total_loss(recipe: Recipe, targets: Any, outputs: Any, penalties: Sequence[Any]) -> Any:
     """One number: Keras loss functions answer per sample, and regularisers answer apart from the loss."""
-    return keras.ops.mean(recipe.loss(targets, outputs)) + sum(penalties)
+    return sum(penalties, keras.ops.mean(recipe.loss(targets, outputs)))
 
 
 def count(variables: Sequence[Any]) -> int:

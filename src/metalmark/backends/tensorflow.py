@@ -69,7 +69,7 @@ class TensorflowSession:
 
     def step(self) -> None:
         inputs, targets = self.feeder.take()
-        self._output = self._work(inputs, targets)
+        self._output = self._work(*inputs, targets)
 
     def settle(self) -> None:
         """Graphs are traced and compiled in this process."""
@@ -98,19 +98,22 @@ class TensorflowSession:
             return unknown_memory(f"TensorFlow has no counters for {self.placement.device}: {error}")
         return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
 
-    def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[[Any, Any], Any]:
+    def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[..., Any]:
+        """Of a batch's arrays, the targets last: one by one, since a call with a tuple takes TensorFlow longer."""
         model, trainable = self._model, self._trainable
 
         if not self._training:
 
-            def infer(inputs: Any, _: Any) -> Any:
+            def infer(*arrays: Any) -> Any:
+                inputs = arrays[:-1]
                 return model(call_arguments(inputs), training=False)
 
             return tf.function(infer, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
         optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, trainable)
 
-        def train(inputs: Any, targets: Any) -> Any:
+        def train(*arrays: Any) -> Any:
+            *inputs, targets = arrays
             with tf.GradientTape() as tape:
                 outputs = model(call_arguments(inputs), training=True)
                 loss = total_loss(recipe, targets, outputs, model.losses)

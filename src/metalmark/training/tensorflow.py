@@ -26,7 +26,8 @@ class TensorflowTrainer(TensorflowSession):
         model, recipe = self._model, self.recipe
         self._home = self._trainable[0].value.device
 
-        def evaluate(inputs: Any, targets: Any) -> Any:
+        def evaluate(*arrays: Any) -> Any:
+            *inputs, targets = arrays
             outputs = model(call_arguments(inputs), training=False)
             return total_loss(recipe, targets, outputs, model.losses), tf.cast(outputs, tf.float32)
 
@@ -60,12 +61,11 @@ class TensorflowTrainer(TensorflowSession):
         for variable, array in zip(self._variables, arrays_of(state, self._names), strict=True):
             variable.assign(array)
 
-    def _placed(self, arrays: Arrays) -> Any:
+    def _placed(self, arrays: Arrays) -> list[Any]:
         # Of a fresh array a constant is made in one go; the identity that resident batches want copies it once more,
         # which is a twentieth of a small step.
         with tf.device(self._home):
-            *inputs, targets = (tf.constant(array) for array in arrays)
-            return tuple(inputs), targets
+            return [tf.constant(array) for array in arrays]
 
 
 class TensorflowTraining(TensorflowBackend):
