@@ -111,6 +111,28 @@ def test_pytorchs_own_kinds(script: Script) -> None:
     assert done.stdout == "A Linear is no array.\nThere is no framework 'theano'.\n", done.stderr
 
 
+def test_what_counts_as_a_number_of_pytorchs(script: Script) -> None:
+    done = script(
+        """
+        import torch
+        import metalmark as mm
+        from metalmark.errors import UsageError
+        loss = (torch.ones(3, requires_grad=True) * 2).sum()
+        numbers = [loss, torch.tensor(1.5, dtype=torch.bfloat16), torch.tensor(3), torch.tensor(True), torch.ones(1, 1)]
+        with mm.run("kinds", hz=None) as run:
+            for number in run.watch(numbers):
+                run.log(value=number)
+            try:
+                run.log(value=torch.ones(2, 2))
+            except UsageError as error:
+                print(error.message)
+        print(run.result.curve("value").values)
+        """,
+        needs="torch",
+    )
+    assert done.stdout == "log() takes numbers; this array has 4 elements.\n(6.0, 1.5, 3.0, 1.0, 1.0)\n", done.stderr
+
+
 def test_no_framework_is_imported_to_choose_one(script: Script) -> None:
     done = script(
         """

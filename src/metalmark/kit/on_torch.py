@@ -86,9 +86,9 @@ def synchronize(values: Sequence[Any]) -> None:  # noqa: ARG001
 def keep(value: Any) -> Later | float:
     try:
         if value.is_cpu:
-            # The CPU's operations are finished when they return. This reads the memory; item() is dispatched.
-            number = value.tolist()
-            return number if type(number) is float else float(value.item())
+            # The CPU's operations are finished when they return. item() is dispatched; this reads the memory, of a
+            # scalar: of a large array, which item() refuses, it would make a list.
+            return float(value.item() if value.ndim else value.tolist())
     except (RuntimeError, AttributeError) as error:
         if not isinstance(value, torch.Tensor):
             raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error
