@@ -41,7 +41,10 @@ def arrays_file(word: str) -> Path:
         for name in FILES:
             if (folder / name).is_file():
                 return folder / name
-        raise WeightsError(f"--weights {folder.name}: this folder has neither {' nor '.join(FILES)}.")
+        raise WeightsError(
+            f"--weights {folder.name}: this folder has neither {' nor '.join(FILES)}. "
+            f"Give a checkpoint's own folder: one of them, and {CONFIG}."
+        )
     path = weights.find(word, "bert")
     assert path is not None
     return path
