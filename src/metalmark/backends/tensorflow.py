@@ -105,8 +105,7 @@ class TensorflowSession:
         if not self._training:
 
             def infer(*arrays: Any) -> Any:
-                inputs = arrays[:-1]
-                return model(call_arguments(inputs), training=False)
+                return model(call_arguments(arrays[:-1]), training=False)
 
             return tf.function(infer, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
