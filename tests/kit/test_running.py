@@ -16,6 +16,7 @@ import pytest
 import metalmark as mm
 from metalmark.errors import FormatError, NotInstalledError, UsageError
 from metalmark.kit import running, sending
+from metalmark.kit.base import Later
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import MOST, Pace
 from metalmark.store.sqlite import Store
@@ -237,7 +238,7 @@ def test_pace_stays_small_and_exact() -> None:
     assert [stretch.at_s for stretch in stretches] == sorted(stretch.at_s for stretch in stretches)
 
 
-class Slow:
+class Slow(Later):
     """A number that is ready when it is told to be."""
 
     def __init__(self, number: float) -> None:
@@ -254,12 +255,13 @@ def test_the_ledger_waits_for_nobody_and_keeps_the_order(monkeypatch: pytest.Mon
     told: list[tuple[int, dict[str, float]]] = []
     ledger = Ledger(lambda step, metrics: told.append((step, dict(metrics))))
     monkeypatch.setattr("metalmark.kit.ledger._keeper", lambda _: lambda value: value)
+    monkeypatch.setattr("metalmark.kit.ledger.EVERY_S", 0.0)
     first = Slow(1.0)
-    ledger.add(1, 2.0, {"loss": first})
-    ledger.add(2, 4.0, {"loss": 2.0})
+    ledger.add(1, {"loss": first})
+    ledger.add(2, {"loss": 2.0})
     assert told == []
     first.is_ready = True
-    ledger.add(3, 6.0, {"loss": Slow(3.0)})
+    ledger.add(3, {"loss": Slow(3.0)})
     assert told == [(1, {"loss": 1.0}), (2, {"loss": 2.0})]
     ledger.close()
     assert told[-1] == (3, {"loss": 3.0})

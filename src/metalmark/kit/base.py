@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,13 +34,14 @@ def _device(word: str, framework: str, why: str) -> Device:
     return Device(word, framework=framework, why=why)
 
 
-class Later(Protocol):
+class Later(ABC):
     """A number that the device may still be computing."""
 
+    @abstractmethod
     def ready(self) -> bool:
         """True when `value` needs to wait for nothing. False for ever where that can't be asked without waiting."""
-        ...
 
+    @abstractmethod
     def value(self) -> float: ...
 
 
@@ -62,6 +64,10 @@ class Tools(Protocol):
     def keep(self, value: Any) -> Later | float:
         """A scalar as it is now, whatever happens to it afterwards, without waiting for the device."""
         ...
+
+    def reader(self, kind: type) -> Callable[[Any], object] | None:
+        """What is quicker than `keep` for arrays of this very type, if anything is: it waits for no device either, and
+        where it gives no float, `keep` is asked."""
 
 
 def refuse_unless_scalar(size: int) -> None:

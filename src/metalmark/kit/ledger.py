@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,14 +15,14 @@ from metalmark.kit.base import Later, refuse_unless_scalar
 from metalmark.kit.frameworks import owner, unwrapped
 from metalmark.watched import Curve
 
-BATCH = 64
-EVERY_S = 1.0
-"""Numbers are sorted into curves so many at a time. After a step the processor's caches are the step's: a hundred
-microseconds were seen for what takes ten when it is done again and again."""
-
+EVERY_S = 0.25
+"""How often numbers are sorted into curves, many at a time. After a step the processor's caches are the step's: a
+hundred microseconds were seen for what takes ten when it is done again and again."""
 
 Row = tuple[int, float, dict[str, Any]]
 """The step, when it was logged, and its numbers."""
+
+clock = time.perf_counter
 
 
 class Ledger:
@@ -29,36 +30,40 @@ class Ledger:
         """`tell(step, metrics)`: called for each row once its numbers are known, in the order they were logged."""
         self._tell = tell
         self._pending: list[Row] = []
-        self._sort_at, self._sort_at_s = BATCH, EVERY_S
-        self._keepers: dict[type, Callable[[Any], Later | float]] = {}
+        self._due_s = 0.0
+        self._keepers: dict[type, Callable[[Any], object]] = {}
+        """By type: what gives the number, or what will be one. Whatever else it gives is looked at closer."""
         self._curves: dict[str, tuple[array[int], array[float], array[float]]] = {}
         self.not_finite: dict[str, int] = {}
         """Metric → the first step at which it was no finite number."""
 
-    def add(self, step: int, at_s: float, metrics: dict[str, Any]) -> None:
-        """Keeps `metrics` itself, with numbers, or what will be numbers, in the place of arrays."""
-        for name, value in metrics.items():
-            kind = type(value)
-            if kind is not float:
-                keep = self._keepers.get(kind)
-                metrics[name] = self._first_of_its_kind(name, value) if keep is None else keep(value)
-        pending = self._pending
-        pending.append((step, at_s, metrics))
-        if len(pending) >= self._sort_at or at_s >= self._sort_at_s:
-            self._sort_at_s = at_s + EVERY_S
+    def add(self, step: int, metrics: dict[str, Any]) -> None:
+        """Keeps `metrics` itself, with numbers, or what will be numbers, in the place of arrays.
+
+        Each line here was measured between steps that leave no cache warm (benchmarks/kit_overhead.py).
+        """
+        at_s = clock()
+        for name in metrics:  # items() takes a microsecond more
+            value = metrics[name]
+            if type(value) is not float:
+                kept = self._keepers.get(type(value), _unknown)(value)
+                metrics[name] = kept if type(kept) is float else self._looked_at(name, value, kept)
+        self._pending.append((step, at_s, metrics))
+        if at_s >= self._due_s:
+            self._due_s = at_s + EVERY_S
             self._settle(self._ready())
-            self._sort_at = len(pending) + BATCH
 
     def close(self) -> None:
         """The loop is over: now it may wait."""
         self._settle(len(self._pending))
 
-    def curves(self) -> tuple[Curve, ...]:
+    def curves(self, origin_s: float) -> tuple[Curve, ...]:
+        """Their seconds count from `origin_s`, a reading of time.perf_counter()."""
         return tuple(
             Curve(
                 name=name,
                 steps=tuple(steps),
-                at_s=tuple(at_s),
+                at_s=tuple(each - origin_s for each in at_s),
                 values=tuple(value if math.isfinite(value) else None for value in values),
             )
             for name, (steps, at_s, values) in self._curves.items()
@@ -91,17 +96,28 @@ class Ledger:
         finally:
             del pending[:count]
 
-    def _first_of_its_kind(self, name: str, value: Any) -> Later | float:
-        """Finds who keeps such a value, and remembers that once it has worked."""
+    def _looked_at(self, name: str, value: Any, kept: object) -> Later | float:
+        if isinstance(kept, Later):
+            return kept
         keep = _keeper(value)
         if keep is None:
             raise UsageError(
                 f"log({name}=...) takes a number or a one-element array, not {type(value).__name__}.",
                 hint="Log its mean, say.",
             )
-        kept = keep(value)
-        self._keepers[type(value)] = keep
-        return kept
+        found = keep(value)
+        if type(value) not in self._keepers:  # remembered once it has worked
+            self._keepers[type(value)] = _reader(value) or keep
+        return found
+
+
+def _unknown(value: Any) -> None:
+    """A type that has not been seen yet."""
+
+
+def _reader(value: Any) -> Callable[[Any], object] | None:
+    tools = owner(value)
+    return None if tools is None else tools.reader(type(value))
 
 
 def _keeper(value: Any) -> Callable[[Any], Later | float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 PLAIN = (torch.float64, torch.float32, torch.float16)
 """Floating types that NumPy has too."""
 FOLD = 1024
-SLOTS = 1024
+SLOTS = 8192
 
 
 def owns(value: Any) -> bool:
@@ -86,9 +86,8 @@ def synchronize(values: Sequence[Any]) -> None:  # noqa: ARG001
 def keep(value: Any) -> Later | float:
     try:
         if value.is_cpu:
-            # The CPU's operations are finished when they return. item() is dispatched; this reads the memory, of a
-            # scalar: of a large array, which item() refuses, it would make a list.
-            return float(value.item() if value.ndim else value.tolist())
+            # The CPU's operations are finished when they return.
+            return float(value.item())
     except (RuntimeError, AttributeError) as error:
         if not isinstance(value, torch.Tensor):
             raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error
@@ -103,6 +102,12 @@ def keep(value: Any) -> Later | float:
     return _Held(scalar)
 
 
+def reader(kind: type) -> Callable[[Any], object] | None:
+    """Without an accelerator every tensor is the CPU's; tolist() reads a scalar's memory, which item() dispatches."""
+    read = torch.Tensor.tolist
+    return read if kind is torch.Tensor and accelerator() is None else None
+
+
 class _Slots:
     """Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait."""
 
@@ -115,7 +120,7 @@ class _Slots:
         return cls.free.pop() if cls.free else None
 
 
-class _Copied:
+class _Copied(Later):
     """On its way to the host; the event tells when it is there."""
 
     def __init__(self, scalar: torch.Tensor, slot: torch.Tensor) -> None:
@@ -137,7 +142,7 @@ class _Copied:
         return number
 
 
-class _Held:
+class _Held(Later):
     """Stays on its device until the loop is over: Metal can't be asked for a number without waiting for all its work.
 
     Many are folded into one vector, so that a long run does not hold a small tensor for each step.

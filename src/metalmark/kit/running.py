@@ -109,7 +109,7 @@ class Run:
             step = self._step
         else:
             step = int(step)
-        self._ledger.add(step, time.perf_counter() - self._began_s, metrics)
+        self._ledger.add(step, metrics)
 
     def __enter__(self) -> Self:
         if self._started_at:
@@ -142,7 +142,7 @@ class Run:
             software=Software(metalmark=_version(), python=platform.python_version(), versions=versions()),
             stretches={loop: pace.stretches() for loop, pace in self._paces.items()},
             passes=tuple(self._passes),
-            curves=self._ledger.curves(),
+            curves=self._ledger.curves(self._began_s),
             telemetry=telemetry,
             notes=tuple(notes),
         )
