@@ -4,14 +4,15 @@ python benchmarks/kit_overhead.py [rounds]
 
 A step is a training step of PyTorch on the CPU: forward, loss, backward and update of a small network, with a batch
 that makes it take about 5 ms. Steps alternate one by one, ours, bare, bare, ours: this machine's speed wanders by a
-tenth within a second, and a neighbour of 6 ms ago is the best witness of what a step would have taken. Ours is asking
-the watched loader for its batch, the step, and logging its loss. Four such steps are a group, with a difference of its
-own: a step that the machine interrupts takes twice as long, and a sum over many would be about those. A round is one
-run of GROUPS groups; its cost is the pseudo-median (Hodges and Lehmann) of their differences, which counts what the
-run does once in 64 steps, a tenth of a millisecond, since groups differ by more than that. The sensors' thread runs
-beside both sides, so all of its CPU time is added to ours, as if the loop had stood still for it. The figure is the
-pseudo-median of the rounds, with half its 95% interval by bootstrap over them: a bound is kept only where the interval
-shows it. Beginning and ending a run is not part of a step and is printed apart.
+tenth within a second, and a neighbour of 6 ms ago is the best witness of what a step would have taken. Bare is asking a
+loader for its batch, and the step; ours is asking the watched loader, the step, and logging its loss. Four such steps
+are a group, with a difference of its own: a step that the machine interrupts takes twice as long, and a sum over many
+would be about those. A round is one run of GROUPS groups; its cost is the pseudo-median (Hodges and Lehmann) of their
+differences, which counts what the run does once in 64 steps or once a second, some tenths of a millisecond, since
+groups differ by more than that. The sensors' thread runs beside both sides, so all of its CPU time is added to ours, as
+if the loop had stood still for it. The figure is the pseudo-median of the rounds, with half its 95% interval by
+bootstrap over them: a bound is kept only where the interval shows it. Beginning and ending a run is not part of a step
+and is printed apart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MOST = 1.01
-ROUNDS = 200
+ROUNDS = 400
 GROUPS = 100
 LEAD = 10
 """Steps before the clock: sensors find out what there is in the first milliseconds of a run, once."""
@@ -84,18 +85,22 @@ def one_round(step: Callable[[], Any], store: Path) -> Round:
     entered = clock()
     with mm.run("overhead", store=store) as run:
         looped = clock()
-        batches = iter(run.watch(range(LEAD + 2 * GROUPS)))
+        watched, plain = iter(run.watch(range(LEAD + 2 * GROUPS))), iter(range(2 * GROUPS))
 
         def ours() -> None:
-            next(batches)
+            next(watched)
             run.log(loss=step())
+
+        def bare() -> None:
+            next(plain)
+            step()
 
         for _ in range(LEAD):
             ours()
         begin, others = clock(), time.process_time() - time.thread_time()
         for _ in range(GROUPS):
             seconds = []
-            for work in (ours, step, step, ours):
+            for work in (ours, bare, bare, ours):
                 started = clock()
                 work()
                 seconds.append(clock() - started)

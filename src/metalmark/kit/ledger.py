@@ -15,9 +15,11 @@ from metalmark.kit.base import Later, refuse_unless_scalar
 from metalmark.kit.frameworks import owner, unwrapped
 from metalmark.watched import Curve
 
-EVERY_S = 0.25
+EVERY_S = 1.0
 """How often numbers are sorted into curves, many at a time. After a step the processor's caches are the step's: a
 hundred microseconds were seen for what takes ten when it is done again and again."""
+BATCH = 64
+"""So many rows with numbers that a device may still be computing are not left to wait for that."""
 
 Row = tuple[int, float, dict[str, Any]]
 """The step, when it was logged, and its numbers."""
@@ -30,7 +32,7 @@ class Ledger:
         """`tell(step, metrics)`: called for each row once its numbers are known, in the order they were logged."""
         self._tell = tell
         self._pending: list[Row] = []
-        self._due_s = 0.0
+        self._due_s, self._ask_at = 0.0, BATCH
         self._keepers: dict[type, Callable[[Any], object]] = {}
         """By type: what gives the number, or what will be one. Whatever else it gives is looked at closer."""
         self._curves: dict[str, tuple[array[int], array[float], array[float]]] = {}
@@ -50,8 +52,8 @@ class Ledger:
                 metrics[name] = kept if type(kept) is float else self._looked_at(name, value, kept)
         self._pending.append((step, at_s, metrics))
         if at_s >= self._due_s:
-            self._due_s = at_s + EVERY_S
             self._settle(self._ready())
+            self._due_s, self._ask_at = at_s + EVERY_S, len(self._pending) + BATCH
 
     def close(self) -> None:
         """The loop is over: now it may wait."""
@@ -98,6 +100,8 @@ class Ledger:
 
     def _looked_at(self, name: str, value: Any, kept: object) -> Later | float:
         if isinstance(kept, Later):
+            if len(self._pending) >= self._ask_at:
+                self._due_s = 0.0
             return kept
         keep = _keeper(value)
         if keep is None:

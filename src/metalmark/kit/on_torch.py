@@ -20,7 +20,7 @@ NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 PLAIN = (torch.float64, torch.float32, torch.float16)
 """Floating types that NumPy has too."""
 FOLD = 1024
-SLOTS = 8192
+SLOTS = 1024
 
 
 def owns(value: Any) -> bool:
