@@ -42,8 +42,11 @@ def read(found: Iterable[Distribution] | None = None) -> dict[str, Any]:
     openmp: list[OpenMp] = []
     for distribution in distributions() if found is None else found:
         try:
-            name = normalised(distribution.metadata["Name"] or "")
-            version = printable(distribution.version or "")[:_VERSION_CHARS]
+            described = distribution.metadata
+            if "Name" not in described or "Version" not in described:
+                continue
+            name = normalised(described["Name"])
+            version = printable(described["Version"])[:_VERSION_CHARS]
             if not name or name in packages:  # the first on the path is the one that is imported
                 continue
             packages[name] = version

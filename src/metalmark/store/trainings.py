@@ -102,9 +102,8 @@ class TrainingStore(Store):
                 return []
         # A line-up's folder names all that are in it: their names begin with its own and a stroke.
         exact = self._trainings(
-            "WHERE id = ?1 OR lineup = ?1 OR name = ?1 OR (name > ?1 || '/' AND name < ?1 || '0') "
-            "ORDER BY started_at, id",
-            word,
+            "WHERE id = ? OR lineup = ? OR name = ? OR (name > ? AND name < ?) ORDER BY started_at, id",
+            *(word, word, word, f"{word}/", f"{word}0"),
         )
         if exact or not (word.isalnum() and word.isascii()):
             return exact

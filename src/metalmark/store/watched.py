@@ -25,20 +25,18 @@ class WatchedStore(Store):
 
     def watched(self, name: str | None = None) -> list[Watched]:
         """All, or those of one name; the newest last."""
-        query = "SELECT id, body FROM watched WHERE ?1 IS NULL OR name = ?1 ORDER BY started_at, id"
-        with self._explained():
-            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'watched'").fetchone():
-                return []
-            found = self._connection.execute(query, (name,)).fetchall()
-        return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
+        return self._watched("") if name is None else self._watched("WHERE name = ?", name)
 
     def find_watched(self, word: str) -> list[Watched]:
         """By id or by name; none where the word means nothing here."""
-        query = "SELECT id, body FROM watched WHERE id = ?1 OR name = ?1 ORDER BY started_at, id"
+        return self._watched("WHERE id = ? OR name = ?", word, word)
+
+    def _watched(self, where: str, *values: str) -> list[Watched]:
         with self._explained():
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'watched'").fetchone():
                 return []
-            found = self._connection.execute(query, (word,)).fetchall()
+            query = f"SELECT id, body FROM watched {where} ORDER BY started_at, id"
+            found = self._connection.execute(query, values).fetchall()
         return [decode(body, source=f"run {identifier} of {self.path}") for identifier, body in found]
 
 
