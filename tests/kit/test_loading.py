@@ -95,7 +95,7 @@ if __name__ == "__main__":
     plain = mm.loader(Endless(), batch_size=2)
     print([batch.tolist() for batch in plain], plain.num_workers, plain.why["workers"])
     resident = mm.loader(data.TensorDataset(torch.arange(3)), batch_size=3)
-    print(resident.num_workers, resident.pin_memory)
+    print(resident.num_workers, resident.pin_memory == torch.cuda.is_available())
     try:
         mm.loader(Squares(), batch_sise=2)
     except TypeError as error:
@@ -111,6 +111,6 @@ def test_loaders(script: Script) -> None:
         f"{squares} True True",
         f"{squares} True False",
         "[[0, 1], [2, 3]] 0 each worker of an IterableDataset would give all its samples again",
-        "0 False",
+        "0 True",
         "True",
     ], done.stderr

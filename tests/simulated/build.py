@@ -25,8 +25,10 @@ class CannotBuildError(Exception):
 def environment(*, limit_mib: int = 1024) -> dict[str, str]:
     """Variables for a process that shall have the device, with so much memory."""
     path = os.pathsep.join(filter(None, [str(built()), os.environ.get("PYTHONPATH")]))
-    # Threads that wait for one another on a busy machine make the device look busy after it was synchronised.
-    return {"PYTHONPATH": path, "SIMULATED_LIMIT_MIB": str(limit_mib), "OMP_NUM_THREADS": "1"}
+    # Threads that wait for one another on a busy machine make the device look busy after it was synchronised. A process
+    # has one accelerator: a real one would be it.
+    quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {"PYTHONPATH": path, "SIMULATED_LIMIT_MIB": str(limit_mib), **quiet}
 
 
 def built() -> Path:

@@ -49,10 +49,15 @@ def measured_before(plans: Sequence[Plan], records: Iterable[Record]) -> dict[in
     found: dict[int, Record] = {}
     for record in sorted(records, key=lambda record: record.started_at):
         here = (record.machine.chip, record.machine.gpus) == (machine.chip, machine.gpus)
-        same = record.software.versions.get(record.plan.framework) == _installed(record.plan.framework)
+        same = _same(record.software.versions.get(record.plan.framework), _installed(record.plan.framework))
         if here and same and isinstance(record.outcome, Completed) and record.plan in plans:
             found[plans.index(record.plan)] = record
     return found
+
+
+def _same(version: str | None, installed: str | None) -> bool:
+    """PyTorch calls itself 2.13.0+cu130 where its package may be called 2.13.0."""
+    return version is not None and installed in (version, version.partition("+")[0])
 
 
 def _installed(framework: str) -> str | None:
