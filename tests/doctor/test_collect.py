@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -236,7 +237,7 @@ def test_frameworks_that_crash_and_hang_are_findings(monkeypatch: pytest.MonkeyP
     for name, code in {"mlx": "import os; os.abort()", "jax": "import time; time.sleep(600)"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("metalmark.doctor.collect.PROBE_S", 3.0)
     scene = collect(silent, mac(frameworks=lambda: {"mlx": (), "jax": ()}, probe=Means().probe))
     found = {finding.title: finding for finding in examine(scene) if finding.check == "framework-import"}

@@ -123,15 +123,21 @@ def test_what_counts_as_a_number_of_pytorchs(script: Script) -> None:
         with mm.run("kinds", hz=None) as run:
             for number in run.watch(numbers):
                 run.log(value=number)
-            try:
-                run.log(value=torch.ones(2, 2))
-            except UsageError as error:
-                print(error.message)
+            for wrong in (torch.ones(2, 2), torch.tensor(1j), torch.nn.Linear(1, 1)):
+                try:
+                    run.log(value=wrong)
+                except UsageError as error:
+                    print(error.message)
         print(run.result.curve("value").values)
         """,
         needs="torch",
     )
-    assert done.stdout == "log() takes numbers; this array has 4 elements.\n(6.0, 1.5, 3.0, 1.0, 1.0)\n", done.stderr
+    assert done.stdout.splitlines() == [
+        "log() takes numbers; this array has 4 elements.",
+        "log() takes real numbers; this is a complex one.",
+        "log() takes numbers; this is a Linear.",
+        "(6.0, 1.5, 3.0, 1.0, 1.0)",
+    ], done.stderr
 
 
 def test_no_framework_is_imported_to_choose_one(script: Script) -> None:

@@ -332,6 +332,11 @@ with mm.run("silent", hz=None) as run:
 assert run.result.notes == (), run.result.notes
 assert run.result.curve("loss").values[1:] == tuple(1000.0 * n for n in range(1, 3001))
 assert run.result.curve("total").values == tuple(n * (n + 1) / 2 for n in range(1, 3001))
+numbers = [torch.tensor(1.5, dtype=torch.bfloat16), torch.tensor(2**40), torch.tensor(True), torch.ones(1, 1)]
+with mm.run("kinds", hz=None) as kinds:
+    for number in kinds.watch(numbers):
+        kinds.log(value=number.cuda())
+assert kinds.result.curve("value").values == (1.5, 2.0**40, 1.0, 1.0), kinds.result.curves
 batch = mm.to_device({"x": torch.ones(3, dtype=torch.float64).pin_memory()}, mm.device())
 assert mm.device() == "cuda" and batch["x"].dtype == torch.float64, mm.device().why
 assert mm.to_numpy(batch["x"].bfloat16()).tolist() == [1, 1, 1]

@@ -88,18 +88,21 @@ def keep(value: Any) -> Later | float:
         if value.is_cpu:
             # The CPU's operations are finished when they return.
             return float(value.item())
-    except (RuntimeError, AttributeError) as error:
+    except (RuntimeError, AttributeError, TypeError) as error:
         if not isinstance(value, torch.Tensor):
             raise UsageError(f"log() takes numbers; this is a {type(value).__name__}.") from error
-        refuse_unless_scalar(value.numel())
+        _refuse_unless_real(value)
         raise
+    _refuse_unless_real(value)
+    scalar = value.detach()
+    slot = _Slots.take(scalar.dtype) if scalar.is_cuda else None
+    return _Held(scalar) if slot is None else _Copied(scalar, slot)
+
+
+def _refuse_unless_real(value: torch.Tensor) -> None:
     refuse_unless_scalar(value.numel())
-    scalar = value.detach().reshape(())
-    if value.device.type == "cuda":
-        slot = _Slots.take()
-        if slot is not None:
-            return _Copied(scalar, slot)
-    return _Held(scalar)
+    if value.is_complex():
+        raise UsageError("log() takes real numbers; this is a complex one.", hint="Log its abs(), say.")
 
 
 def reader(kind: type) -> Callable[[Any], object] | None:
@@ -109,15 +112,17 @@ def reader(kind: type) -> Callable[[Any], object] | None:
 
 
 class _Slots:
-    """Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait."""
+    """Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait. Of each
+    type, since a copy that converts on the way to the host would be waited for."""
 
-    free: list[torch.Tensor] | None = None
+    free: ClassVar[dict[torch.dtype, list[torch.Tensor]]] = {}
 
     @classmethod
-    def take(cls) -> torch.Tensor | None:
-        if cls.free is None:
-            cls.free = list(torch.zeros(SLOTS, dtype=torch.float64).pin_memory())
-        return cls.free.pop() if cls.free else None
+    def take(cls, dtype: torch.dtype) -> torch.Tensor | None:
+        if dtype not in cls.free:
+            cls.free[dtype] = list(torch.zeros(SLOTS, dtype=dtype).pin_memory())
+        free = cls.free[dtype]
+        return free.pop() if free else None
 
 
 class _Copied(Later):
@@ -125,11 +130,9 @@ class _Copied(Later):
 
     def __init__(self, scalar: torch.Tensor, slot: torch.Tensor) -> None:
         self._slot = slot
+        slot.copy_(scalar if scalar.ndim == 0 else scalar.reshape(()), non_blocking=True)
         self._event = torch.cuda.Event()
-        with torch.cuda.device(scalar.device):
-            # Converted there: a copy that converts on the way to the host would be waited for.
-            slot.copy_(scalar.to(torch.float64), non_blocking=True)
-            self._event.record()
+        self._event.record(torch.cuda.current_stream(scalar.device))
 
     def ready(self) -> bool:
         return bool(self._event.query())
@@ -137,8 +140,7 @@ class _Copied(Later):
     def value(self) -> float:
         self._event.synchronize()
         number = float(self._slot)
-        assert _Slots.free is not None
-        _Slots.free.append(self._slot)
+        _Slots.free[self._slot.dtype].append(self._slot)
         return number
 
 
@@ -152,7 +154,7 @@ class _Held(Later):
 
     def __init__(self, scalar: torch.Tensor) -> None:
         # A copy: the user may go on adding to this very tensor.
-        self._tensor: torch.Tensor | None = scalar.to(torch.float32, copy=True)
+        self._tensor: torch.Tensor | None = scalar.reshape(()).to(torch.float32, copy=True)
         self._vector: _Vector | None = None
         self._index = 0
         loose = self.loose.setdefault(scalar.device, [])
