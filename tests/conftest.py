@@ -18,8 +18,8 @@ __all__ = ["ROOT"]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-FIRST = ("test_docs.py",)
-"""Files that take minutes by themselves: started last, they would keep one core busy and leave the other idle."""
+FIRST = ("test_docs.py", "test_vision.py", "test_bert.py")
+"""Files that take minutes: started last, they would keep one core busy and leave the other idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
