@@ -42,7 +42,7 @@ class Ledger:
     def add(self, step: int, metrics: dict[str, Any]) -> None:
         """Keeps `metrics` itself, with numbers, or what will be numbers, in the place of arrays.
 
-        Each line here was measured between steps that leave no cache warm (benchmarks/kit_overhead.py).
+        It runs once a step, with cold caches: what is written in an odd way here was measured so (docs/decisions.md).
         """
         at_s = clock()
         for name in metrics:  # items() takes a microsecond more
