@@ -1,0 +1,50 @@
+"""Processes of ours, where Linux and macOS differ: waiting for an exit, and ending a process group.
+
+Both ways stand here side by side, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+
+
+def wait_for_exit(pid: int) -> None:
+    """Return when our child `pid` has exited, and leave its exit status to be collected.
+
+    Until the status is collected, the process ID and the process group can't be given to anyone else.
+    """
+    if sys.platform == "darwin":
+        _wait_with_kqueue(pid)
+    else:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to every process of a group whose leader is our child and is not yet collected.
+
+    A group with nobody left to receive it is an error on Linux only if the leader is collected; macOS also
+    refuses with EPERM when all of its members have exited. Neither is a failure: there is nothing left to end.
+    """
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+if sys.platform == "darwin":
+    # os.waitid is missing on macOS before Python 3.13. A kqueue does not collect the exit status either.
+
+    def _wait_with_kqueue(pid: int) -> None:
+        exit_event = select.kevent(
+            pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD | select.KQ_EV_ONESHOT, select.KQ_NOTE_EXIT
+        )
+        queue = select.kqueue()
+        try:
+            queue.control([exit_event], 1, None)
+        except ProcessLookupError:
+            # It exited before it could be watched: our child whose status is not collected can't be missing otherwise.
+            return
+        finally:
+            queue.close()
