@@ -22,8 +22,9 @@ from metalmark.doctor import installed, nvidia
 from metalmark.doctor.catalog import examine
 from metalmark.doctor.collect import Means, collect
 from metalmark.doctor.macos import TOOLS, MacTool, names
-from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene
+from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, Trouble
 from metalmark.doctor.together import ask_together
+from metalmark.machine.identity import Identity
 from metalmark.machine.nvml import Nvml
 from metalmark.record import Absent
 from metalmark.report.doctor_page import document, page
@@ -69,7 +70,7 @@ def mac(**changes: Any) -> Means:
         read_busy_cores=lambda: 0.5,
         read_installed=lambda: {"packages": {"torch": "2.13.0"}, "requirements": {}, "openmp": ()},
         read_disks=lambda: (),
-        identify=lambda: MACHINE,
+        identify=lambda: Identity(machine=MACHINE),
         quiet_limit_s=LONG_S,
         limit_s=2 * LONG_S,
     )
@@ -182,6 +183,16 @@ def test_a_tool_that_hangs_for_ever_is_ended_and_named() -> None:
     assert trouble.tool == "pmset -g"
     assert "gave no answer within 0.3 s" in trouble.reason
     assert "pmset -g misbehaves" in [finding.title for finding in examine(scene)]
+
+
+def test_a_system_profiler_that_failed_is_named_and_the_machine_is_still_described() -> None:
+    reason = "system_profiler gave no answer within 5 s"
+    identity = Identity(machine=MACHINE, failed_tools={"system_profiler": reason})
+    scene = collect(silent, mac(identify=lambda: identity))
+    assert scene.machine == MACHINE
+    assert scene.troubles == (Trouble(tool="system_profiler", reason=reason),)
+    (finding,) = [finding for finding in examine(scene) if finding.check == "tools"]
+    assert finding.title == "system_profiler misbehaves"
 
 
 def test_what_can_t_even_be_ended_is_left_behind() -> None:

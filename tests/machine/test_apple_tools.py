@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.machine import apple
-from metalmark.record import Gpu
+from metalmark.machine.mac_tools import COMMANDS, SYSCTL_KEYS
+from metalmark.record import Absent, Gpu
 from metalmark.scrub import printable
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
@@ -66,9 +67,12 @@ def test_a_gpu_without_cores_is_still_a_gpu() -> None:
     assert apple.parse_displays(text) == (Gpu(name="AMD Radeon Pro 5500M"),)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"SPDisplaysDataType": {}}', '{"SPDisplaysDataType": [[]]}', "[" * 100_000]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"SPDisplaysDataType": {}}', "[" * 100_000])
+def test_nonsense_instead_of_displays_is_a_reason(text: str) -> None:
+    assert apple.parse_displays(text) == Absent("its answer can't be read: there is no list of GPUs in it")
+
+
+@pytest.mark.parametrize("text", ['{"SPDisplaysDataType": []}', '{"SPDisplaysDataType": [[]]}'])
 def test_no_displays(text: str) -> None:
     assert apple.parse_displays(text) == ()
 
@@ -85,15 +89,18 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 @given(st.recursive(scalars, lambda inner: st.lists(inner, max_size=3), max_leaves=5), scalars)
 def test_any_json_is_read_and_can_be_stored(model: object, cores: object) -> None:
-    for gpu in apple.parse_displays(displays({"sppci_model": model, "sppci_cores": cores})):
+    gpus = apple.parse_displays(displays({"sppci_model": model, "sppci_cores": cores}))
+    assert not isinstance(gpus, Absent)
+    for gpu in gpus:
         assert gpu.name == printable(gpu.name).strip() != ""
         assert msgspec.json.encode(gpu)
         assert gpu.cores is None or 0 <= gpu.cores < 2**63
 
 
 def test_a_lone_surrogate_does_not_reach_the_record() -> None:
-    (gpu,) = apple.parse_displays('{"SPDisplaysDataType": [{"sppci_model": "Apple \\ud800 M1"}]}')
-    assert msgspec.json.encode(gpu)
+    gpus = apple.parse_displays('{"SPDisplaysDataType": [{"sppci_model": "Apple \\ud800 M1"}]}')
+    assert isinstance(gpus, tuple)
+    assert msgspec.json.encode(gpus[0])
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="needs a Mac's sysctl and system_profiler")
@@ -103,8 +110,37 @@ def test_a_real_mac_answers() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has these tools")
-def test_without_the_tools_there_is_nothing() -> None:
-    assert apple.read_displays() == ()
+def test_without_the_tool_there_is_a_reason() -> None:
+    assert apple.read_displays() == Absent("system_profiler could not be started: No such file or directory")
+
+
+def test_three_kinds_of_cores() -> None:
+    """No chip that is sold has them yet; macOS counts them already (hw.nperflevels)."""
+    values = apple.parse_sysctl(
+        "hw.nperflevels: 3\nhw.perflevel0.physicalcpu: 4\nhw.perflevel0.name: Super\n"
+        "hw.perflevel1.physicalcpu: 8\nhw.perflevel1.name: Performance\n"
+        "hw.perflevel2.physicalcpu: 4\nhw.perflevel2.name: Efficiency\n"
+    )
+    assert apple.clusters(values) == ("4 Super", "8 Performance", "4 Efficiency")
+    assert {"hw.perflevel2.name", "hw.perflevel2.physicalcpu"} <= set(SYSCTL_KEYS)
+
+
+@pytest.mark.parametrize(("text", "version"), [("26.1", "26.1"), ("15.6.1", "15.6.1"), ("", None), ("twelve", None)])
+def test_the_version_is_the_kernel_s(text: str, version: str | None) -> None:
+    assert apple.macos_version({"kern.osproductversion": text}) == version
+
+
+def test_every_tool_is_started_by_its_full_path_and_asked_once_in_one_place() -> None:
+    assert all(argv[0].startswith(("/usr/bin/", "/usr/sbin/")) for argv in COMMANDS.values())
+    assert len(set(COMMANDS.values())) == len(COMMANDS)
+    source = Path(apple.__file__).parents[1]
+    tools = {argv[0] for argv in COMMANDS.values()}
+    elsewhere = [
+        path.name
+        for path in source.rglob("*.py")
+        if path.name != "mac_tools.py" and any(f'"{tool}"' in path.read_text() for tool in tools)
+    ]
+    assert elsewhere == []
 
 
 @needs_samples

@@ -6,11 +6,14 @@ import getpass
 import os
 import re
 import socket
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from metalmark.machine.identity import as_mac, identify, with_peaks
+from metalmark.machine import apple, identity
+from metalmark.machine.identity import as_mac, identify, read_identity, with_peaks
 from metalmark.machine.nvidia import describe, read_gpus
 from metalmark.machine.nvml import Nvml
 from metalmark.record import Absent, Gpu, Machine, Peak
@@ -84,6 +87,41 @@ def test_a_mac_says_more_about_itself() -> None:
 
 def test_a_mac_whose_tools_fail_keeps_what_is_known() -> None:
     assert as_mac(PLAIN, {}, ()) == PLAIN
+
+
+@pytest.fixture
+def no_mac_is_remembered() -> Iterator[None]:
+    """What a pretended Mac said must not be this machine's answer in the next test, nor the other way round."""
+    for remembered in (apple.read_sysctl, read_identity):
+        remembered.cache_clear()
+    yield
+    for remembered in (apple.read_sysctl, read_identity):
+        remembered.cache_clear()
+
+
+@pytest.mark.usefixtures("no_mac_is_remembered")
+def test_a_system_profiler_that_hangs_is_named_and_waited_for_five_seconds_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, float] = {}
+
+    def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) -> str | Absent:
+        asked[argv[0]] = timeout_s
+        return "machdep.cpu.brand_string: Apple M4\n" if partial else Absent("system_profiler gave no answer")
+
+    monkeypatch.setattr(identity, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(apple, "run_tool", run_tool)
+    found = read_identity()
+    assert found.machine.chip == "Apple M4"
+    assert found.failed_tools == {"system_profiler": "system_profiler gave no answer"}
+    assert asked["/usr/sbin/system_profiler"] <= 5
+
+
+def test_the_version_is_sysctl_s_where_it_tells() -> None:
+    """A Python that was built with an older SDK is told 16.0 on macOS 26."""
+    told = msgspec.structs.replace(PLAIN, os="macOS 16.0")
+    assert as_mac(told, {"kern.osproductversion": "26.1"}, ()).os == "macOS 26.1"
+    assert as_mac(told, {"kern.osproductversion": "?"}, ()).os == "macOS 16.0"
 
 
 def test_rosetta_is_told_apart_and_the_chip_keeps_its_name() -> None:

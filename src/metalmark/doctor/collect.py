@@ -13,10 +13,10 @@ from metalmark.backends.catalog import FRAMEWORKS, visible
 from metalmark.doctor import here, installed, macos, nvidia
 from metalmark.doctor.scene import Nvidia, Scene, Trouble
 from metalmark.doctor.together import Tell, ask_together
-from metalmark.machine.identity import identify
+from metalmark.machine.identity import Identity, read_identity
 from metalmark.machine.tools import run_tool
 from metalmark.plan import Settings
-from metalmark.record import Absent, Machine
+from metalmark.record import Absent
 from metalmark.runner.ask import NoAnswer, ask
 
 LIMIT_S = 30.0
@@ -54,7 +54,7 @@ class Means:
     read_busy_cores: Callable[[], float | None] = here.busy_cores
     read_installed: Callable[[], dict[str, Any]] = installed.read
     read_disks: Callable[[], Any] = here.disks
-    identify: Callable[[], Machine] = identify
+    identify: Callable[[], Identity] = read_identity
     quiet_limit_s: float = QUIET_LIMIT_S
     limit_s: float = LIMIT_S
 
@@ -110,6 +110,10 @@ def _ask_everybody(means: Means, found: _Found, frameworks: Sequence[str], tell:
     for name, (_, into) in single.items():
         found.take(name, answers[name], into=into)
     found.fields |= found.fields.pop("installed", {})
+    identity: Identity | None = found.fields.pop("machine", None)
+    if identity is not None:
+        found.fields["machine"] = identity.machine
+        found.troubles += [Trouble(tool=tool, reason=reason) for tool, reason in identity.failed_tools.items()]
     for tool in tools:
         answer: Answer | Absent = answers[tool.name]
         if isinstance(answer, Absent):

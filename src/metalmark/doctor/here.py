@@ -18,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 from metalmark.data.fetch import cache_folder
 from metalmark.doctor.scene import Disk, OpenFiles, Swap
 from metalmark.machine.cgroup import limits
+from metalmark.machine.cpu import logical_cores, visible_cores
 from metalmark.machine.mac_state import Power
 from metalmark.machine.words import to_count
 from metalmark.scrub import scrub
@@ -65,8 +66,8 @@ def read() -> dict[str, Any]:
         "environment": environment(os.environ),
         "open_files": open_files(),
         "limits": limits(),
-        "visible_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "logical_cores": os.cpu_count(),
+        "visible_cores": visible_cores(),
+        "logical_cores": logical_cores(),
         "memory_bytes": memory.total,
     }
     if sys.platform == "linux":

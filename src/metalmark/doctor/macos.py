@@ -9,8 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from metalmark.doctor.scene import Swap, Trouble
-from metalmark.machine.apple import parse_sysctl
+from metalmark.machine.apple import macos_version, parse_sysctl
 from metalmark.machine.mac_state import parse_free_memory, parse_heat, parse_low_power, parse_power
+from metalmark.machine.mac_tools import COMMANDS, SYSCTL_KEYS
 from metalmark.machine.tools import run_tool
 from metalmark.machine.words import to_count
 from metalmark.record import Absent
@@ -20,17 +21,6 @@ Run = Callable[..., str | Absent]
 TOOL_S = 5.0
 _MIB = 2**20
 
-# In this order, because an older sysctl stops at the first key that it does not know.
-SYSCTL_KEYS = (
-    "hw.memsize",
-    "machdep.cpu.brand_string",
-    "vm.swapusage",
-    "kern.osproductversion",
-    "sysctl.proc_translated",
-    "kern.hv_vmm_present",
-    "iogpu.wired_limit_mb",
-)
-
 _SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)\s*([KMGT]?)"
 _SWAP = re.compile(rf"total\s*=\s*{_SIZE}\s+used\s*=\s*{_SIZE}")
 
@@ -39,16 +29,6 @@ class MacTool(Struct, frozen=True, kw_only=True):
     name: str
     argv: tuple[str, ...]
     partial: bool = False
-
-
-# By their full paths: a package manager's own sysctl would be found first, and /usr/sbin may not be searched.
-TOOLS = (
-    MacTool(name="sysctl", argv=("/usr/sbin/sysctl", *SYSCTL_KEYS), partial=True),
-    MacTool(name="memory_pressure -Q", argv=("/usr/bin/memory_pressure", "-Q")),
-    MacTool(name="pmset -g batt", argv=("/usr/bin/pmset", "-g", "batt")),
-    MacTool(name="pmset -g therm", argv=("/usr/bin/pmset", "-g", "therm")),
-    MacTool(name="pmset -g", argv=("/usr/bin/pmset", "-g")),
-)
 
 
 def ask(tool: MacTool, run: Run = run_tool, timeout_s: float = TOOL_S) -> tuple[dict[str, Any], list[Trouble]]:
@@ -65,9 +45,7 @@ def read_sysctl(text: str) -> dict[str, Any] | Absent:
     if not values:
         return _unreadable("none of the keys it was asked for")
     found: dict[str, Any] = {"sysctl": values, "memory_bytes": to_count(values.get("hw.memsize"))}
-    version = values.get("kern.osproductversion", "")
-    if re.fullmatch(r"\d{1,3}(\.\d{1,3}){0,2}", version):
-        found["macos"] = version
+    found["macos"] = macos_version(values)
     if "vm.swapusage" in values:
         found["swap"] = parse_swap(values["vm.swapusage"])
     return found
@@ -111,6 +89,10 @@ READERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
     "pmset -g therm": read_heat,
     "pmset -g": read_settings,
 }
+
+
+TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in READERS)
+"""What is asked here; `system_profiler` is asked by the machine's identity, and `vm_stat` tells only over time."""
 
 
 def names(tools: Sequence[MacTool] = TOOLS) -> tuple[str, ...]:

@@ -61,9 +61,16 @@ def logical_cores() -> int | None:
     return psutil.cpu_count(logical=True) or None
 
 
+def visible_cores() -> int | None:
+    """The processors that a framework counts when it decides how many threads to start: on Linux those that this
+    process may run on, elsewhere all."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return logical_cores()
+
+
 def usable_cores(limits: Limits) -> int | None:
-    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else logical_cores()
-    known = [count for count in (allowed, limits.cores) if count is not None]
+    known = [count for count in (visible_cores(), limits.cores) if count is not None]
     return min(known, default=None)
 
 
@@ -74,7 +81,8 @@ def memory_bytes(limits: Limits) -> int:
 
 
 def operating_system() -> str:
-    """Name and version. The kernel's release is cut to its number: what follows is whatever its builder typed."""
+    """Name and version; of a Mac the one that this Python is told, where sysctl does not know better. Linux's release
+    is cut to its number: what follows is whatever its builder typed."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}".strip()
     name = os.uname()

@@ -6,16 +6,27 @@ import os
 import sys
 from functools import cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from metalmark.machine import apple, chips, cpu, features, nvidia, python, virtual
 from metalmark.machine.cgroup import limits
 from metalmark.machine.words import to_count, to_name
-from metalmark.record import Gpu, Machine
+from metalmark.record import Absent, Gpu, Machine
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    machine: Machine
+    failed_tools: dict[str, str] = {}
+    """Tool → why it said nothing: the machine is then described without what it knows."""
+
+
+def identify() -> Machine:
+    return read_identity().machine
 
 
 @cache
-def identify() -> Machine:
+def read_identity() -> Identity:
     """Cached: it can't change while we run, and `system_profiler` takes a second when it is first asked."""
     bounds = limits()
     machine = Machine(
@@ -32,15 +43,21 @@ def identify() -> Machine:
         container=virtual.container_of_linux() if sys.platform == "linux" else None,
         python_build=python.build(),
     )
+    failed_tools: dict[str, str] = {}
     if sys.platform == "darwin":
-        machine = as_mac(machine, apple.read_sysctl(), apple.read_displays())
-    return with_peaks(machine)
+        gpus = apple.read_displays()
+        if isinstance(gpus, Absent):
+            failed_tools["system_profiler"] = gpus.reason
+            gpus = ()
+        machine = as_mac(machine, apple.read_sysctl(), gpus)
+    return Identity(machine=with_peaks(machine), failed_tools=failed_tools)
 
 
 def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> Machine:
     """The same machine with what a Mac's own tools add; what they did not say stays as it was."""
     chip = to_name(sysctl.get("machdep.cpu.brand_string"))
     translated = sysctl.get("sysctl.proc_translated") == "1"
+    version = apple.macos_version(sysctl)
     if translated and gpus:
         # Under Rosetta the processor calls itself VirtualApple; the GPU still has the chip's name.
         chip = gpus[0].name
@@ -51,6 +68,7 @@ def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> M
         physical_cores=to_count(sysctl.get("hw.physicalcpu")) or machine.physical_cores,
         logical_cores=to_count(sysctl.get("hw.logicalcpu")) or machine.logical_cores,
         memory_bytes=to_count(sysctl.get("hw.memsize")) or machine.memory_bytes,
+        os=f"macOS {version}" if version else machine.os,
         gpus=gpus or machine.gpus,
         clusters=apple.clusters(sysctl),
         variant=_variant(gpus),

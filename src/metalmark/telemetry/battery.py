@@ -9,6 +9,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from metalmark.machine.mac_state import parse_low_power, parse_power
+from metalmark.machine.mac_tools import BATTERY, POWER_SETTINGS
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
@@ -17,7 +18,6 @@ from metalmark.telemetry.pace import TOOL_EVERY_S, Pace
 
 _PROFILE = Path("/sys/firmware/acpi/platform_profile")
 _EVERY_S = 1.0
-_PMSET = "/usr/bin/pmset"
 
 
 class BatterySensor:
@@ -59,9 +59,7 @@ class MacBatterySensor:
     source = "pmset"
 
     def __init__(self, run: Callable[..., str | Absent] = run_tool) -> None:
-        self._tools = ToolAnswers(
-            {(_PMSET, "-g", "batt"): parse_batt, (_PMSET, "-g"): parse_settings}, every_s=TOOL_EVERY_S, run=run
-        )
+        self._tools = ToolAnswers({BATTERY: parse_batt, POWER_SETTINGS: parse_settings}, every_s=TOOL_EVERY_S, run=run)
 
     def available(self) -> str | None:
         return self._tools.available()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from metalmark.machine.mac_state import parse_free_memory
+from metalmark.machine.mac_tools import MEMORY_PRESSURE, PAGING
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
@@ -26,7 +27,7 @@ class PagingSensor:
     def __init__(self, run: Callable[..., str | Absent] = run_tool) -> None:
         self._start_bytes: dict[str, float] = {}
         self._tools = ToolAnswers(
-            {("/usr/bin/vm_stat",): self._since_start, ("/usr/bin/memory_pressure", "-Q"): parse_pressure},
+            {PAGING: self._since_start, MEMORY_PRESSURE: parse_pressure},
             every_s=TOOL_EVERY_S,
             run=run,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metalmark.machine.mac_state import parse_heat
+from metalmark.machine.mac_tools import HEAT
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
@@ -19,7 +20,7 @@ class ThermalSensor:
     source = "pmset"
 
     def __init__(self, run: Callable[..., str | Absent] = run_tool) -> None:
-        self._tools = ToolAnswers({("/usr/bin/pmset", "-g", "therm"): parse_therm}, every_s=TOOL_EVERY_S, run=run)
+        self._tools = ToolAnswers({HEAT: parse_therm}, every_s=TOOL_EVERY_S, run=run)
 
     def available(self) -> str | None:
         return self._tools.available()
