@@ -3,7 +3,9 @@ on how long a thing takes: tests wait for events, and the limits are only there 
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import psutil
 import pytest
 
 from metalmark.record import Absent, Telemetry
-from metalmark.telemetry.base import Reading, Sensor, Unit
+from metalmark.telemetry.base import Reading, Sensor, SensorLostError, Unit
 from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.macmon import MacmonSensor
 from metalmark.telemetry.sampler import Sampler
@@ -40,6 +42,10 @@ FAULTS = {
         r"printed what is no sample: 'Segmentation fault",
     ),
     "prints without end": ("while True: sys.stdout.write('x' * 65536)\n", r"printed a megabyte without the end"),
+    "complains without end": (
+        "while True: sys.stderr.write('/home/someone/x ' * 4096)\n",
+        r"printed a megabyte of error messages",
+    ),
 }
 
 
@@ -100,6 +106,42 @@ def test_a_tool_that_never_begins_gives_its_reason(
     sensor = make(tmp_path, code, start_s=SILENCE_S if "sleep" in code else PATIENCE_S)
     assert str(sensor.available()).partition(" ")[2] == reason
     sensor.close()
+
+
+def test_a_tool_that_complains_a_little_at_each_sample_is_kept(tmp_path: Path) -> None:
+    """Its complaints together are longer than a pipe holds, and nobody's disk is filled with them."""
+    code = f"for _ in range(40):\n    sys.stderr.write('warning\\n' * 8192); {MACMON}    time.sleep(0.01)\n"
+    sensor = macmon(tmp_path, code + "sys.exit('the last word')\n")
+    assert sensor.available() is None
+    seen, reason = 0, ""
+    while not reason:
+        try:
+            seen += bool(sensor.read())
+        except SensorLostError as error:
+            reason = str(error)
+        time.sleep(0.005)
+    assert reason.endswith("ended with status 1: the last word")
+    assert seen > 5
+    sensor.close()
+
+
+def test_more_files_are_open_than_select_can_take(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this system allows {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1024:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+        sensor = macmon(tmp_path)
+        assert sensor.available() is None
+        assert sensor.read()
+        sensor.close()
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_tool_that_is_not_there() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tracemalloc
+
+import pytest
 
 from metalmark.machine.tools import run_tool
 from metalmark.record import Absent
@@ -20,6 +24,12 @@ def test_gives_the_text() -> None:
 
 def test_speaks_plain_english() -> None:
     assert run_tool(python("import os; print(os.environ['LC_ALL'], end='')"), LONG_S) == "C"
+
+
+def test_macos_is_to_tell_tools_its_real_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTEM_VERSION_COMPAT", "1")
+    tool = python("import os; print(os.environ['SYSTEM_VERSION_COMPAT'], end='')")
+    assert run_tool(tool, LONG_S) == "0"
 
 
 def test_a_missing_tool_is_a_reason() -> None:
@@ -60,6 +70,30 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 def test_a_tool_that_hangs_is_ended() -> None:
     answer = run_tool(python("import time; time.sleep(600)"), 0.2)
     assert answer == Absent(f"{sys.executable.rsplit('/', 1)[-1]} gave no answer within 0.2 s")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_tool_that_prints_without_end_is_ended_and_takes_no_memory(stream: str) -> None:
+    flood = f"import os, sys\nprint(os.getpid(), file=sys.stderr)\nwhile True: sys.{stream}.write('x' * 65536)"
+    tracemalloc.start()
+    try:
+        answer = run_tool(python(flood), LONG_S)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answer == Absent(f"{os.path.basename(sys.executable)} printed more than 1 MiB and was ended")
+    assert peak_bytes < 16 * 2**20
+
+
+def test_both_streams_are_read_however_they_alternate() -> None:
+    """Each is longer than a pipe holds: a reader of one alone would wait for ever."""
+    both = "import sys\nfor _ in range(8):\n    sys.stderr.write('e' * 65536); sys.stdout.write('o' * 65536)"
+    assert run_tool(python(both), LONG_S) == "o" * 8 * 65536
+
+
+def test_a_tool_that_closes_its_output_and_hangs_is_ended() -> None:
+    silent = "import os, time; os.close(1); os.close(2); time.sleep(600)"
+    assert run_tool(python(silent), 0.2) == Absent(f"{os.path.basename(sys.executable)} gave no answer within 0.2 s")
 
 
 def test_a_helper_that_keeps_the_pipe_open_does_not_keep_us() -> None:

@@ -1,17 +1,26 @@
-"""Running a system tool: its text, or the reason why there is none. Never raises, never waits for ever."""
+"""Running a system tool: its text, or the reason why there is none. Never raises, never waits for ever, and never
+takes more memory than an answer needs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import IO
 
+from metalmark.machine.processes import signal_group
 from metalmark.record import Absent
 from metalmark.scrub import scrub
 
+# The second: a shell set up for old programs makes macOS tell every tool that it is version 10.16.
+_ENVIRONMENT = {"LC_ALL": "C", "SYSTEM_VERSION_COMPAT": "0"}
+_MOST_BYTES = 1 << 20
+"""Of output, and of error messages: the longest answer that is asked for has some ten thousand."""
 _REAP_S = 1.0
 _REASON_CHARS = 200
 
@@ -26,33 +35,58 @@ def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) ->
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, **_ENVIRONMENT},
             # A group of its own, so that a tool's helpers can be ended with it.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         return Absent(f"{tool} could not be started: {getattr(error, 'strerror', None) or error}")
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        return Absent(f"{tool} gave no answer within {timeout_s:g} s")
-    except BaseException:  # Ctrl-C while we wait: the tool goes with us
-        _end(process)
-        raise
-    text = out.decode("utf-8", "replace")
-    if process.returncode == 0 or (partial and text.strip()):
-        return text
-    lines = err.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+    assert process.stdout is not None
+    assert process.stderr is not None
+    # Closed unread if need be: a helper that left the group could hold them open for as long as it likes.
+    with process.stdout, process.stderr:
+        try:
+            printed = _read_to_the_end(process, process.stdout, process.stderr, timeout_s)
+        except BaseException:  # Ctrl-C while we wait: the tool goes with us
+            _end(process)
+            raise
+        if isinstance(printed, Absent):
+            _end(process)
+            return Absent(f"{tool} {printed.reason}")
+    out, err = (data.decode("utf-8", "replace") for data in printed)
+    if process.returncode == 0 or (partial and out.strip()):
+        return out
+    lines = err.strip().splitlines() or ["it said nothing"]
     return Absent(f"{tool} ended with status {process.returncode}: {scrub(lines[-1])[:_REASON_CHARS]}")
 
 
+def _read_to_the_end(
+    process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], timeout_s: float
+) -> tuple[bytes, bytes] | Absent:
+    deadline_s = time.monotonic() + timeout_s
+    printed = {out.fileno(): bytearray(), err.fileno(): bytearray()}
+    with selectors.PollSelector() as selector:
+        for fd in printed:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return Absent(f"gave no answer within {timeout_s:g} s")
+            for key, _ in selector.select(left_s):
+                data = os.read(key.fd, 65536)
+                if not data:
+                    selector.unregister(key.fd)
+                printed[key.fd] += data
+                if len(printed[key.fd]) > _MOST_BYTES:
+                    return Absent(f"printed more than {_MOST_BYTES >> 20} MiB and was ended")
+    try:
+        process.wait(max(0.0, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return Absent(f"gave no answer within {timeout_s:g} s")
+    return bytes(printed[out.fileno()]), bytes(printed[err.fileno()])
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    # Its pipes are closed unread: a helper that left the group could hold them open for as long as it likes.
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+    signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
