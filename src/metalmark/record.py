@@ -204,6 +204,10 @@ class Telemetry(Struct, frozen=True, kw_only=True):
     """Sensor → why it gave nothing, or when it stopped."""
     idle_w: dict[str, float] = {}
     """What each part drew before the sweep began."""
+    slept_s: Seconds | None = None
+    """How long the machine slept meanwhile, which no other time in a record shows; None: not looked for."""
+    wall_gap_s: float | None = None
+    """How much more time passed on the wall clock. Beyond `slept_s`: that clock was set, or a virtual machine paused."""
 
 
 class Flag(Struct, frozen=True, kw_only=True):

@@ -44,6 +44,8 @@ class Window:
         self._series = {series.name: series for series in telemetry.series}
         self.absent = telemetry.absent
         self.off = telemetry.hz is None
+        self.slept_s = telemetry.slept_s or 0.0
+        """Of the whole of the worker's life: which part of it was asleep is not recorded."""
         self.gpu = gpu_of(placed_on, (environment or {}).get(VISIBLE, ""))
         """What the run's GPU is called in telemetry ("gpu0"); None on a CPU, or where that can't be known."""
 

@@ -18,12 +18,15 @@ from safetensors.numpy import load_file
 from metalmark.backends.catalog import FRAMEWORKS, visible
 from metalmark.training.job import read_record
 from metalmark.training.record import Ending, TrainingRecord
+from tests import processes
 from tests.conftest import ROOT, Cli
 from tests.data.files import cifar_files, write_files
 from tests.processes import heed_ctrl_c
 from tests.training.files import write_learnable_idx
 
 NET = "tests/training/net.py:net"
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
+"""A device that no machine of this system has."""
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -203,6 +206,26 @@ def test_a_nan_stops_it_with_the_step(cli: Cli, data: Path, tmp_path: Path) -> N
     assert len(record.epochs) == 1
 
 
+SLEEPER = """
+import sys
+from metalmark.machine import sleep
+slept = iter((0.0, 340.0))
+sleep.asleep_s = lambda: next(slept)
+from metalmark.cli import main
+sys.argv = ["metalmark", "train", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_machine_that_slept_is_told_and_recorded(data: Path, tmp_path: Path, store_file: Path) -> None:
+    arguments = [NET, "--data", data, *one_thread("torch"), "--epochs", 1, "-o", tmp_path / "out"]
+    run = processes.run([sys.executable, "-c", SLEEPER, *map(str, arguments)], METALMARK_STORE=str(store_file))
+    assert run.returncode == 0, run.stderr
+    assert "slept: the machine slept for 340 s while it was measured" in run.stderr
+    (session,) = read_record(tmp_path / "out").sessions
+    assert session.telemetry.slept_s == 340.0
+
+
 def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path: Path) -> None:
     common = ("mnist-mlp", "--data", data, *one_thread("torch"))
     run = cli("train", *common, "--epochs", 60, "--target-accuracy", 80, "-o", tmp_path / "out")
@@ -230,7 +253,7 @@ def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path:
         (["mnist-mlp", "--epoch-count", "3"], "no parameter --epoch-count"),
         (["conv256", "-f", "torch"], "conv256 has no data set"),
         (["mnist-mlp", "-f", "torch", "--data", "src"], "which mnist is not read from"),
-        (["mnist-mlp", "-f", "torch", "-d", "mps"], "PyTorch has no mps here"),
+        (["mnist-mlp", "-f", "torch", "-d", ABSENT], f"PyTorch has no {ABSENT} here"),
         (["--resume=nowhere"], "holds no training"),
         (["--resume"], "no training to go on with"),
         (["mnist-mlp", "--resume"], "takes no workload"),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
+from metalmark.machine import processes
 from metalmark.plan import Budget, Mode, Plan
 from metalmark.record import Completed, Failed, FailureKind
 from metalmark.runner import launch
@@ -120,12 +124,146 @@ def test_the_systems_own_killer_is_out_of_memory(fake_plan: Plans, monkeypatch: 
     assert failed.kind is FailureKind.OUT_OF_MEMORY
 
 
+def the_worker(parent: int) -> psutil.Process:
+    """The one that measures: a Mac's sensors are children of the same parent."""
+    (worker,) = [
+        child for child in psutil.Process(parent).children() if "metalmark.runner.worker" in _arguments_of(child)
+    ]
+    return worker
+
+
+def _arguments_of(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # a tool that has just ended, or one that runs as root
+        return []
+
+
+def darwins_killpg(group: int, number: int) -> None:
+    """As macOS does it: a signal for a group whose members have all exited is refused with EPERM."""
+    members = [pid for pid in psutil.pids() if _group_of(pid) == group]
+    if members and all(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in members):
+        raise PermissionError(1, "Operation not permitted")
+    _killpg(group, number)
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+_killpg = os.killpg
+
+
+def test_a_group_of_the_dead_ends_well_though_macos_refuses_the_signal(
+    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "killpg", darwins_killpg)
+    assert isinstance(run_cell(fake_plan()).outcome, Completed)
+    assert failure(fake_plan(fault="crash")).signal == "SIGSEGV"
+    assert failure(fake_plan(budget=Budget(stall_s=1.5), fault="hang")).kind is FailureKind.TIMED_OUT
+
+
+class Kqueue:
+    """What `wait_for_exit` asks of macOS's kqueue, by Linux's descriptor of a process."""
+
+    def control(self, changes: list[Any], _most: int, timeout_s: float | None) -> list[Any]:
+        assert timeout_s is None, "nothing wakes up while a worker runs"
+        (change,) = changes
+        assert (change.filter, change.fflags) == ("KQ_FILTER_PROC", "KQ_NOTE_EXIT")
+        descriptor = os.pidfd_open(change.ident)
+        try:
+            select.select([descriptor], [], [])
+        finally:
+            os.close(descriptor)
+        return [change]
+
+    def close(self) -> None: ...
+
+
+def kevent(ident: int, filter: str, flags: int, fflags: str) -> Any:
+    return SimpleNamespace(ident=ident, filter=filter, flags=flags, fflags=fflags)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the stand-in for kqueue is made of Linux's pidfd_open")
+def test_a_cell_ends_without_waitid_as_on_macos_before_python_3_13(
+    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "waitid")
+    words = {name: name for name in ("KQ_FILTER_PROC", "KQ_NOTE_EXIT")}
+    stand_in = SimpleNamespace(kqueue=Kqueue, kevent=kevent, KQ_EV_ADD=1, KQ_EV_ONESHOT=16, **words)
+    mac = load_as_darwin(processes.__file__, select=stand_in)
+    monkeypatch.setattr(launch, "wait_for_exit", mac["wait_for_exit"])
+    assert isinstance(run_cell(fake_plan(budget=Budget(seconds=0.2, stall_s=20))).outcome, Completed)
+    assert failure(fake_plan(fault="kill")).signal == "SIGKILL"
+
+
+def load_as_darwin(file: str | None, **names: Any) -> dict[str, Any]:
+    """A module of ours as it is on a Mac: the parts behind `sys.platform` are chosen when it is imported."""
+    assert file is not None
+    held: dict[str, Any] = {"__name__": "on_a_mac"}
+    source = Path(file).read_text().replace("sys.platform", '"darwin"')
+    exec(compile(source, file, "exec"), held)
+    held.update(names)
+    return held
+
+
+def test_a_waiter_that_fails_is_told_at_once_and_not_after_the_stall(
+    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: int) -> None:
+        raise AttributeError("module 'os' has no attribute 'waitid'")
+
+    monkeypatch.setattr(launch, "wait_for_exit", missing)
+    failed = failure(fake_plan(budget=Budget(stall_s=200, seconds=200)))
+    assert failed.kind is FailureKind.CRASHED
+    assert "could not be waited for: AttributeError" in failed.message
+    assert "report it" in failed.hint
+
+
+ABORTED = (
+    b"libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    b"failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "kind"),
+    [
+        (ABORTED, -signal.SIGABRT, FailureKind.OUT_OF_MEMORY),
+        (b"error 8: kIOGPUCommandBufferCallbackErrorOutOfMemory\n", -signal.SIGABRT, FailureKind.OUT_OF_MEMORY),
+        (b"[METAL] Insufficient Memory\n", -signal.SIGABRT, FailureKind.OUT_OF_MEMORY),
+        (b"Assertion failed: x == y\n", -signal.SIGABRT, FailureKind.CRASHED),
+        (ABORTED, 1, FailureKind.CRASHED),
+        (b"", -signal.SIGKILL, FailureKind.CRASHED),
+    ],
+)
+def test_metals_words_make_an_abort_out_of_memory(tmp_path: Path, said: bytes, code: int, kind: FailureKind) -> None:
+    output = tmp_path / "output.txt"
+    output.write_bytes(b"some warning\n" + said)
+    failed = launch.died(code, output, oom_killed=False)
+    assert failed.kind is kind
+    assert failed.signal == (signal.Signals(-code).name if code < 0 else None)
+    if kind is FailureKind.OUT_OF_MEMORY:
+        assert "--batch-size" in failed.hint
+        assert "SIGABRT" in failed.message
+
+
+def test_a_worker_that_metal_aborts_is_out_of_memory(fake_plan: Plans) -> None:
+    """The whole way: the software device prints MLX's last words and aborts."""
+    failed = failure(fake_plan(fault="metal-oom"))
+    assert (failed.kind, failed.signal) == (FailureKind.OUT_OF_MEMORY, "SIGABRT")
+    assert "Insufficient Memory" in failed.detail
+
+
 def test_ctrl_c_stops_the_worker(fake_plan: Plans) -> None:
     workers: list[psutil.Process] = []
 
     def interrupt(progress: Progress) -> None:
         if progress.phase == "measure":
-            workers.extend(psutil.Process().children())
+            workers.append(the_worker(os.getpid()))
             raise KeyboardInterrupt
 
     outcome = run_cell(fake_plan(budget=Budget(seconds=60)), on_progress=interrupt).outcome
@@ -152,7 +290,7 @@ def test_the_worker_dies_with_a_parent_that_was_killed() -> None:
     for line in parent.stdout:
         if line.strip() == "measure":
             break
-    (worker,) = psutil.Process(parent.pid).children()
+    worker = the_worker(parent.pid)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from metalmark.plan import Device, DeviceKind, Mode, Plan
 from metalmark.record import Absent, Machine, Series, Software, Telemetry
 from metalmark.report.training_table import training_table
-from metalmark.training.derived import best, ending, reached
+from metalmark.training.derived import best, ending, flags, reached
 from metalmark.training.record import Ending, Epoch, Goal, Session, TrainingRecord
 
 MACHINE = Machine(chip="c", architecture="a", physical_cores=1, logical_cores=1, usable_cores=1, memory_bytes=1, os="o")
@@ -56,6 +57,22 @@ def test_joules_are_absent_where_a_session_has_none() -> None:
     found = reached(record(10.0, None), 0.9)
     assert found is not None
     assert isinstance(found.joules["gpu0"], Absent)
+
+
+def test_what_the_machine_did_in_any_session_is_flagged_once() -> None:
+    """Sleep is of the session; the rest is looked for while its epochs ran."""
+    calm, spoiled = session(watts=None), session(watts=None)
+    power = Series(name="on_battery", unit="", source="test", at_s=(6.0,), values=(1.0,))
+    heat = Series(name="thermal_warning", unit="", source="test", at_s=(8.0,), values=(1.0,))
+    late = Series(name="low_power_mode", unit="", source="test", at_s=(39.0,), values=(1.0,))
+    spoiled = msgspec.structs.replace(spoiled, telemetry=Telemetry(hz=1.0, series=(power, heat, late), slept_s=340.0))
+    known = record(None, None)
+    for sessions in ((calm, spoiled), (spoiled, spoiled)):
+        found = flags(msgspec.structs.replace(known, sessions=sessions))
+        assert [flag.name for flag in found] == ["throttled", "on_battery", "slept"]
+        assert "slept for 340 s" in found[-1].evidence
+    assert flags(known) == ()
+    assert flags(msgspec.structs.replace(known, sessions=(calm, spoiled), epochs=known.epochs[:2])) == ()
 
 
 def test_a_target_that_no_epoch_has() -> None:

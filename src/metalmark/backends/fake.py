@@ -32,6 +32,12 @@ FALLBACK = (
 )
 """What PyTorch prints for an operation that Metal lacks."""
 
+METAL_ABORTS = (
+    b"terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed: "
+    b"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+)
+"""What MLX leaves behind when the GPU's memory does not suffice, before its process aborts."""
+
 
 class FakeMemoryError(Exception):
     """What this device raises when it is full."""
@@ -123,6 +129,9 @@ class FakeSession:
             raise FakeMemoryError("asked to be out of memory")
         if "crash" in self._faults:
             os.kill(os.getpid(), signal.SIGSEGV)
+        if "metal-oom" in self._faults:
+            os.write(2, METAL_ABORTS)
+            os.abort()
         if "kill" in self._faults:
             os.kill(os.getpid(), signal.SIGKILL)
         if "hang" in self._faults:

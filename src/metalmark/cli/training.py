@@ -29,6 +29,7 @@ from metalmark.runner.values import parse_device
 from metalmark.store.place import store_path
 from metalmark.store.trainings import TrainingStore, indexing
 from metalmark.sweep import new_id, now_utc
+from metalmark.training.derived import flags
 from metalmark.training.job import JOB, LAST, RECORD, Request, read_record, read_request
 from metalmark.training.launch import Listener, curve, train
 from metalmark.training.lineup import LINEUP, lineup_of
@@ -114,6 +115,8 @@ class Train:
         elif record.epochs:
             console = wide_console()
             print_table(training_table(record, columns=console.width), console)
+        for flag in flags(record):
+            self.say(f"{flag.name}: {flag.evidence}.")
         failure = record.failure
         if record.ending is Ending.INTERRUPTED:
             self.say("Stopped by Ctrl-C.")

@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,10 @@ from metalmark.kit.frameworks import versions
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import Pace
 from metalmark.kit.sending import Sender
+from metalmark.kit.summary import summary
+from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
+from metalmark.machine.sleep import SleepWatch
 from metalmark.record import Software
 from metalmark.scrub import scrub
 from metalmark.store.place import store_path
@@ -90,6 +94,9 @@ class Run:
         self._senders: list[Sender] = []
         self._ledger = Ledger(self._tell)
         self._sampler: Sampler | None = None
+        self._around = ExitStack()
+        """What lasts as long as the run does."""
+        self._sleepy = ""
         self._began_s = 0.0
         self._started_at = ""
 
@@ -116,6 +123,8 @@ class Run:
             raise UsageError("This run has been used already.", hint="Make a new one with mm.run().")
         self._started_at, self._began_s = now_utc(), time.perf_counter()
         self._senders = [Sender(tracker, self._params) for tracker in self._trackers]
+        self._sleepy = self._around.enter_context(kept_awake())
+        self._sleep = SleepWatch()
         self._sampler = Sampler(default_sensors(os.getpid()) if self._hz else [], self._hz, time.monotonic())
         self._sampler.start()
         return self
@@ -127,7 +136,9 @@ class Run:
         assert self._sampler is not None
         telemetry = self._sampler.stop(GRACE_S)
         self._sampler = None
-        notes = self._read_the_rest()
+        gap = self._sleep.gap()
+        self._around.close()
+        notes = [*self._read_the_rest(), *filter(None, (gap.note, self._sleepy))]
         notes += [f"{name} was not finite from step {step} on" for name, step in self._ledger.not_finite.items()]
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.result = Watched(
@@ -143,7 +154,7 @@ class Run:
             stretches={loop: pace.stretches() for loop, pace in self._paces.items()},
             passes=tuple(self._passes),
             curves=self._ledger.curves(self._began_s),
-            telemetry=telemetry,
+            telemetry=msgspec.structs.replace(telemetry, slept_s=gap.slept_s, wall_gap_s=gap.wall_gap_s),
             notes=tuple(notes),
         )
         notes += self._finish_trackers(self.result)
@@ -247,19 +258,6 @@ class Watching(Generic[Item]):
                     first_wait_s=first_wait_s,
                 )
             )
-
-
-def summary(run: Watched) -> str:
-    parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
-    for loop, stretches in run.stretches.items():
-        share = run.input_wait_share(loop)
-        waiting = f", {share:.0%} of it waiting for input" if share is not None else ""
-        parts.append(f"{loop} {sum(stretch.steps for stretch in stretches)} steps{waiting}")
-    for curve in run.curves:
-        known = [value for value in curve.values if value is not None]
-        if known:
-            parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
-    return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
 
 
 def _outside(call: str) -> UsageError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from metalmark.machine.durable import flush_to_drive
 from metalmark.plan import Plan
 from metalmark.record import Completed, Failed
 
@@ -37,12 +37,12 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """All of it or nothing, even if the power goes: written beside, forced to the disk, renamed."""
+    """All of it or nothing, even if the power goes: written beside, forced onto the drive, renamed."""
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        flush_to_drive(file.fileno())
     beside.replace(path)
 
 

@@ -16,16 +16,22 @@ from pathlib import Path
 import msgspec
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.machine.processes import signal_group, wait_for_exit
+from metalmark.machine.sleep import Gap, SleepWatch
 from metalmark.plan import Plan
 from metalmark.record import Completed, Failed, FailureKind, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
+from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
 
 GRACE_S = 2.0
 OOM_EVENTS = Path("/sys/fs/cgroup/memory.events")
+OOM_SIGNS = ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "Insufficient Memory")
+"""What Metal says when a command did not fit. MLX meets it in a callback that nothing can catch, and aborts."""
+SMALLER = "Use a smaller --batch-size."
 
 OnProgress = Callable[[Progress], None]
 
@@ -37,6 +43,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     environment: dict[str, str]
     telemetry: Telemetry
+    note: str = ""
+    """What a reader should know of the machine's clock; most often nothing."""
 
 
 class Attended(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +55,8 @@ class Attended(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     oom_killed: bool
     telemetry: Telemetry
+    gap: Gap
+    """What the clock that everything is timed by did not see."""
 
 
 class Worker:
@@ -87,6 +97,7 @@ class Worker:
             os.close(progress_child)
             os.close(lifeline_child)
         self.pid = self._process.pid
+        self._lost: Failed | None = None
         self._waiter = threading.Thread(target=self._wait, daemon=True, name="waiter")
         self._waiter.start()
 
@@ -109,7 +120,7 @@ class Worker:
                 patience_s = min(self.spawned_at_s + budget.timeout_s, heard_s + budget.stall_s) - now
                 for key, _ in selector.select(patience_s):
                     if key.fd == self._ended:
-                        return None
+                        return self._lost
                     data = os.read(self._progress, 65536)
                     if not data:
                         selector.unregister(self._progress)
@@ -127,10 +138,10 @@ class Worker:
         for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
             if not self._waiter.is_alive():
                 break
-            os.killpg(self.pid, number)
+            signal_group(self.pid, number)
             self._waiter.join(wait_s)
         # The worker is not reaped yet, so its group can't be anyone else's.
-        os.killpg(self.pid, signal.SIGKILL)
+        signal_group(self.pid, signal.SIGKILL)
         return self._process.wait()
 
     def close(self) -> None:
@@ -138,8 +149,17 @@ class Worker:
             os.close(fd)
 
     def _wait(self) -> None:
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        os.write(self._ended_writer, b"!")
+        try:
+            wait_for_exit(self.pid)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is why this cell has no figure
+            self._lost = Failed(
+                kind=FailureKind.CRASHED,
+                message=scrub(f"The worker could not be waited for: {type(error).__name__}: {error}"),
+                hint="This is a defect of Metalmark on this system; please report it with `metalmark doctor --json`.",
+            )
+        finally:
+            # However this thread ends, `watch` must hear of it: else it would wait for the whole --stall.
+            os.write(self._ended_writer, b"!")
 
 
 def attend(
@@ -151,6 +171,7 @@ def attend(
 ) -> Attended:
     """Sample while it runs, and leave nothing of it behind. Ctrl-C stops it and is `interrupted`."""
     oom_kills = oom_kill_count()
+    sleep = SleepWatch()
     sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
     sampler.start()
     on_sampler(sampler)
@@ -161,9 +182,16 @@ def attend(
         gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
     finally:
         telemetry = sampler.stop(GRACE_S)
+        gap = sleep.gap()
         code = worker.stop()
         worker.close()
-    return Attended(gave_up=gave_up, code=code, oom_killed=oom_kill_count() > oom_kills, telemetry=telemetry)
+    return Attended(
+        gave_up=gave_up,
+        code=code,
+        oom_killed=oom_kill_count() > oom_kills,
+        telemetry=msgspec.structs.replace(telemetry, slept_s=gap.slept_s, wall_gap_s=gap.wall_gap_s),
+        gap=gap,
+    )
 
 
 def run_cell(
@@ -189,7 +217,13 @@ def run_cell(
             outcome, versions = report or died(end.code, worker.output_path, end.oom_killed), {}
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
-        return Ended(outcome=outcome, versions=versions, environment=worker.variables, telemetry=end.telemetry)
+        return Ended(
+            outcome=outcome,
+            versions=versions,
+            environment=worker.variables,
+            telemetry=end.telemetry,
+            note=end.gap.note,
+        )
 
 
 def _read_report(path: Path) -> WorkerReport | Failed | None:
@@ -205,8 +239,14 @@ def died(code: int, output: Path, oom_killed: bool) -> Failed:
     detail = tail(output)
     if oom_killed:
         message = "The system ran out of memory and killed the worker."
+        return Failed(kind=FailureKind.OUT_OF_MEMORY, message=message, hint=SMALLER, detail=detail)
+    if code < 0 and any(sign in detail for sign in OOM_SIGNS):
         return Failed(
-            kind=FailureKind.OUT_OF_MEMORY, message=message, hint="Use a smaller --batch-size.", detail=detail
+            kind=FailureKind.OUT_OF_MEMORY,
+            message=f"The GPU ran out of memory, and the framework ended its process with {signal_name(-code)}.",
+            hint=SMALLER,
+            signal=signal_name(-code),
+            detail=detail,
         )
     last = detail.splitlines()[-1][:300] if detail else ""
     hint = f"Its last line: {last}" if last else ""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 import metalmark
+from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.record import Failed, FailureKind, Outcome, Record, Software
 from metalmark.runner.cooling import Cooler
@@ -32,7 +33,14 @@ def run_sweep(
     sweep: Sweep, *, previous: Collection[Record], keep: Callable[[Record], None], listeners: Sequence[Listener] = ()
 ) -> bool:
     """False when Ctrl-C ended it. A cell that failed once is not repeated: the answer is known."""
-    heard_by = Listeners(listeners)
+    # Around all of it: the machine must not fall asleep in a pause between two cells either.
+    with kept_awake() as sleepy:
+        return _run_cells(sweep, previous, keep, Listeners(listeners), sleepy)
+
+
+def _run_cells(
+    sweep: Sweep, previous: Collection[Record], keep: Callable[[Record], None], heard_by: Listeners, sleepy: str
+) -> bool:
     settled = [record for record in previous if not was_interrupted(record)]
     done = {(record.cell, record.repeat) for record in settled}
     failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
@@ -77,7 +85,7 @@ def run_sweep(
                 versions=ended.versions,
                 environment=environment,
             ),
-            outcome=_noted(ended.outcome, note),
+            outcome=_noted(ended.outcome, note, ended.note, sleepy),
             telemetry=msgspec.structs.replace(ended.telemetry, idle_w=idle_w),
             flags=flags_of(ended.outcome, ended.telemetry, identify(), environment),
         )
@@ -90,10 +98,10 @@ def run_sweep(
     return True
 
 
-def _noted(outcome: Outcome, note: str) -> Outcome:
-    if not note or isinstance(outcome, Failed):
+def _noted(outcome: Outcome, *notes: str) -> Outcome:
+    if isinstance(outcome, Failed):
         return outcome
-    return msgspec.structs.replace(outcome, notes=(*outcome.notes, note))
+    return msgspec.structs.replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
 
 def was_interrupted(record: Record) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from metalmark.errors import FormatError, NotInstalledError
+from metalmark.machine.durable import flush_to_drive
 from metalmark.training.base import State
 from metalmark.training.record import Epoch
 from metalmark.versioned import refuse_newer
@@ -35,7 +36,7 @@ def save(path: Path, checkpoint: Checkpoint, state: State) -> None:
     arrays = {name: np.asarray(array, order="C") for name, array in state.items()}
     save_file(arrays, beside, metadata={KEY: msgspec.json.encode(checkpoint).decode()})
     with beside.open("rb") as file:
-        os.fsync(file.fileno())
+        flush_to_drive(file.fileno())
     beside.replace(path)
 
 

@@ -7,9 +7,11 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from metalmark.record import Absent
+from metalmark.record import Absent, Flag
+from metalmark.runner.flags import flags_around
 from metalmark.telemetry.energy import energy_of, parts_of
 from metalmark.training.record import Ending, Epoch, Goal, TrainingRecord
+from metalmark.window import Window
 
 
 class Reached(Struct, frozen=True, kw_only=True):
@@ -81,3 +83,18 @@ def joules(record: TrainingRecord, epochs: Sequence[Epoch]) -> dict[str, float |
         missing = next((one for one in used if isinstance(one, Absent)), None)
         totals[part] = missing or sum(one.joules for one in used if not isinstance(one, Absent))
     return totals
+
+
+def flags(record: TrainingRecord) -> tuple[Flag, ...]:
+    """What the machine did that could spoil the figures: each flag once, of the first session that shows it."""
+    found: dict[str, Flag] = {}
+    placed_on = record.setting.placed_on if record.setting is not None else str(record.plan.device)
+    for number, session in enumerate(record.sessions):
+        epochs = [epoch for epoch in record.epochs if epoch.session == number]
+        if not epochs:
+            continue
+        begin_s, end_s = epochs[0].begin_s, epochs[-1].end_s
+        window = Window.between(begin_s, end_s, placed_on, session.telemetry, session.software.environment)
+        for flag in flags_around(window, session.machine):
+            found.setdefault(flag.name, flag)
+    return tuple(found.values())

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 import metalmark
+from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.record import Failed, FailureKind, Software, Telemetry
 from metalmark.runner.fallbacks import fallbacks
@@ -89,7 +90,7 @@ def train(
     number = len(record.sessions)
     keeper = Keeper(record, folder, listeners)
     write_request(folder, request)
-    with tempfile.TemporaryDirectory(prefix="metalmark-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="metalmark-") as scratch, kept_awake() as sleepy:
         worker = TrainingWorker(request, session=number, out=folder, folder=Path(scratch))
         session = Session(
             started_at=now_utc(),
@@ -113,7 +114,8 @@ def train(
             end = attended.gave_up or died(attended.code, worker.output_path, attended.oom_killed)
         setting = keeper.record.setting
         if setting is not None:
-            said = tuple(f"Ran on the CPU for want of a kernel: {name}" for name in fallbacks(worker.output_path))
+            said = [f"Ran on the CPU for want of a kernel: {name}" for name in fallbacks(worker.output_path)]
+            said += filter(None, (attended.gap.note, sleepy))
             setting = msgspec.structs.replace(setting, notes=(*setting.notes, *said))
             session = msgspec.structs.replace(
                 session, software=msgspec.structs.replace(session.software, versions=setting.versions)

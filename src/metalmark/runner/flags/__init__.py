@@ -10,12 +10,13 @@ from metalmark.runner.flags.growing import leaking
 from metalmark.runner.flags.heat import throttled
 from metalmark.runner.flags.load import busy_machine, swapping
 from metalmark.runner.flags.power import low_power_mode, on_battery
+from metalmark.runner.flags.sleep import slept
 from metalmark.runner.flags.steps import drifting, first_step_dominates, unsteady
 from metalmark.window import Window
 
 Look = Callable[[Completed, Window, Machine], Flag | None]
 AROUND: tuple[Callable[[Completed | None, Window, Machine], Flag | None], ...] = (
-    throttled, on_battery, low_power_mode, swapping, busy_machine,
+    throttled, on_battery, low_power_mode, swapping, busy_machine, slept,
 )  # fmt: skip
 """What the machine itself did: of any window, a training's too."""
 LOOKS: tuple[Look, ...] = (*AROUND, unsteady, drifting, leaking, cpu_fallback, first_step_dominates)
