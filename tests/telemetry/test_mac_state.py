@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metalmark.machine.mac_state import Power, parse_power
 from metalmark.record import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, SensorLostError, Unit
@@ -33,6 +34,27 @@ def test_batteries() -> None:
     assert parse_batt("No adapter attached.\n") == []
 
 
+UPS = " -Back-UPS ES 700 (id=1234)\t87%; charging present: true\n"
+INTERNAL = " -InternalBattery-0 (id=4653155)\t64%; discharging; 3:15 remaining present: true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "power"),
+    [
+        ("Now drawing from 'UPS Power'\n" + UPS, Power(on_battery=True, percent=87, from_ups=True)),
+        ("Now drawing from 'UPS Power'\n", Power(on_battery=True, from_ups=True)),
+        ("Now drawing from 'UPS Power'\n" + UPS + INTERNAL, Power(on_battery=True, percent=64, from_ups=True)),
+        ("Now drawing from 'Battery Power'\n" + UPS + INTERNAL, Power(on_battery=True, percent=64)),
+        ("Now drawing from 'AC Power'\n" + UPS, Power(on_battery=False)),
+        ("Now drawing from 'AC Power'\n" + INTERNAL + UPS, Power(on_battery=False, percent=64)),
+        ("Now drawing from 'AC Power'\n" + INTERNAL.replace("64", "640"), Power(on_battery=False)),
+    ],
+    ids=["a desktop", "no charge", "a laptop behind it", "its own", "on mains", "a laptop on mains", "nonsense"],
+)
+def test_a_ups_is_a_battery_and_the_charge_is_the_mac_s_own_where_it_has_one(text: str, power: Power) -> None:
+    assert parse_power(text) == power
+
+
 def test_low_power_mode_by_both_its_names() -> None:
     assert values(parse_settings(SETTINGS)) == {"low_power_mode": 1}
     assert values(parse_settings(" powermode 2\n lowpowermode 0\n")) == {"low_power_mode": 0}
@@ -45,6 +67,12 @@ def test_heat() -> None:
     limited = "2026-08-20 05:08:37 CPU Power notify\n\tCPU_Scheduler_Limit \t= 100\n\tCPU_Speed_Limit \t= 62\n"
     assert values(parse_therm(limited)) == {"cpu_speed_limit": 62}
     assert values(parse_therm("Thermal Warning Level = 2\n")) == {"thermal_warning": 1}
+    dated = "2026-11-16 10:31:02 +0100 Thermal Warning Level = {}\n"
+    assert values(parse_therm(dated.format(5))) == {"thermal_warning": 1}
+    assert values(parse_therm(dated.format(0))) == {"thermal_warning": 0}
+    assert values(parse_therm(f"Note: No thermal warning level has been recorded\n{dated.format(5)}")) == {
+        "thermal_warning": 1
+    }
     assert parse_therm("usage: pmset") == []
 
 

@@ -32,11 +32,13 @@ def battery(scene: Scene) -> Finding | None:
         return None
     percent = scene.power.percent
     low = percent is not None and percent <= LITTLE_CHARGE_PERCENT
+    from_ups = scene.power.from_ups
+    left = f", {percent}% left" if percent is not None else ""
     return (warning if low else note)(
-        "This machine runs on its battery",
-        evidence="drawing from the battery" + (f", {percent}% left" if percent is not None else ""),
+        "This machine runs on the battery of a UPS" if from_ups else "This machine runs on its battery",
+        evidence=f"drawing from {'a UPS' if from_ups else 'the battery'}{left}",
         why="Clocks may be lower, and long runs end early: figures taken on battery are not comparable.",
-        fix=("Connect the power supply.",),
+        fix=("Wait until mains power is back.",) if from_ups else ("Connect the power supply.",),
     )
 
 
@@ -73,8 +75,10 @@ def swap(scene: Scene) -> Finding | None:
         return None
     used = scene.swap.used_bytes
     share = used / scene.memory_bytes
-    evidence = f"{used / GIB:.1f} of {scene.swap.total_bytes / GIB:.1f} GiB of swap used; "
-    f"{scene.memory_bytes / GIB:.0f} GiB of memory"
+    evidence = (
+        f"{used / GIB:.1f} of {scene.swap.total_bytes / GIB:.1f} GiB of swap used; "
+        f"{scene.memory_bytes / GIB:.0f} GiB of memory"
+    )
     why = "What is in swap was too much for the memory at some time, and has to be read back before it can be used."
     if share >= MUCH_SWAP_SHARE:
         title = "Much of the memory is in swap"
@@ -124,7 +128,8 @@ CHECKS = (
         name="battery",
         title="The machine runs on its battery",
         story="On battery the system may lower clocks, and does when little charge is left. For figures that are to be "
-        "compared, connect the power supply and say so.",
+        "compared, connect the power supply and say so. A UPS that feeds the machine is a battery too: mains power is "
+        "gone.",
         examine=battery,
     ),
     Check(

@@ -6,15 +6,17 @@ import time
 
 import psutil  # type: ignore[import-untyped]
 
+from metalmark.machine import footprint
 from metalmark.telemetry.base import Reading, Unit
 
 _REFRESH_S = 1.0
 
 
 class ProcessSensor:
-    """CPU time and resident memory, summed over a process and its descendants.
+    """CPU time and memory, summed over a process and its descendants.
 
-    Pages that processes share are counted once in each. A descendant is counted from the first reading that
+    The memory is what `metalmark.machine.footprint` gives on this system. Pages that processes share are counted once
+    in each, but on macOS once altogether. A descendant is counted from the first reading that
     sees it, about a second after its start at the latest; CPU time that it used before that is not.
     """
 
@@ -44,21 +46,21 @@ class ProcessSensor:
     def read(self) -> list[Reading]:
         now = time.monotonic()
         cpu_s: dict[psutil.Process, float] = {}
-        resident_bytes = 0
+        memory_bytes = 0
         for process in self._tree(now):
             try:
-                times, memory = process.cpu_times(), process.memory_info()
+                times, held_bytes = process.cpu_times(), footprint.memory_bytes(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue  # it ended since the last look, or became another user's
-            # A process that has ended and was not waited for is still listed, with no memory.
-            if memory.rss > 0:
+            if held_bytes is not None:
                 cpu_s[process] = times.user + times.system
-                resident_bytes += memory.rss
+                memory_bytes += held_bytes
         before, elapsed_s = self._cpu_s, now - self._read_at_s
         self._cpu_s, self._read_at_s = cpu_s, now
         if not cpu_s:
             return []
-        readings = [Reading(name="process_memory", unit=Unit.BYTES, value=resident_bytes)]
+        source = footprint.source()
+        readings = [Reading(name="process_memory", unit=Unit.BYTES, value=memory_bytes, source=source)]
         if before and elapsed_s > 0:
             used_s = sum(total_s - before.get(process, total_s) for process, total_s in cpu_s.items())
             readings.append(Reading(name="process_cpu", unit=Unit.PERCENT, value=100 * used_s / elapsed_s))
@@ -83,10 +85,11 @@ class ProcessSensor:
         """Asks only processes that were not there last time: asking every one, as psutil does, takes
         milliseconds on a busy machine, and whose child an old one is can't have changed."""
         pids, seen_pids = set(psutil.pids()), self._seen_pids
-        self._seen_pids = pids
         if not seen_pids:
             self._descendants = {child.pid: child for child in root.children(recursive=True)}
+            self._seen_pids = pids
             return
+        self._seen_pids = pids
         new: dict[int, tuple[psutil.Process, int]] = {}
         for pid in pids - seen_pids:
             try:
