@@ -29,7 +29,7 @@ from metalmark.telemetry.sensors import default_sensors
 from metalmark.telemetry.system import SystemSensor
 from metalmark.telemetry.thermal import ThermalSensor
 from metalmark.telemetry.zeus import ZeusSensor
-from tests.telemetry.fakes import MacTools, ZeusMonitor, ZeusWindows, macmon, powermetrics
+from tests.telemetry.fakes import MacTools, ZeusMonitor, ZeusWindows, macmon, on_metal, powermetrics
 
 PATIENCE_S = 60.0
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
@@ -64,8 +64,8 @@ SENSORS: dict[str, Callable[[int, Path], Sensor]] = {
     "thermal": lambda *_: ThermalSensor(run=MacTools()),
     "paging": lambda *_: PagingSensor(run=MacTools()),
     "macmon": lambda _, folder: macmon(folder),
-    "zeus": lambda *_: ZeusSensor(ZeusMonitor()),
-    "zeus by windows": lambda *_: ZeusSensor(ZeusWindows()),
+    "zeus": lambda *_: ZeusSensor(ZeusMonitor(), on_metal),
+    "zeus by windows": lambda *_: ZeusSensor(ZeusWindows(), on_metal),
     "powermetrics": lambda _, folder: powermetrics(folder),
     "apple": lambda _, folder: AppleSensor([macmon(folder)]),
 }

@@ -78,13 +78,19 @@ def tool(folder: Path, code: str, name: str = "tool.py") -> tuple[str, ...]:
 def macmon(
     folder: Path, code: str = steadily(MACMON), *, silence_s: float = PATIENCE_S, start_s: float = PATIENCE_S
 ) -> MacmonSensor:
-    return MacmonSensor(tool(folder, code, "macmon.py"), silence_s=silence_s, start_s=start_s)
+    command = tool(folder, code, "macmon.py")
+    return MacmonSensor(command, silence_s=silence_s, start_s=start_s, kinds=lambda: ("Performance", "Efficiency"))
 
 
 def powermetrics(
     folder: Path, code: str = steadily(POWERMETRICS), *, silence_s: float = PATIENCE_S, start_s: float = PATIENCE_S
 ) -> PowermetricsSensor:
     return PowermetricsSensor(tool(folder, code, "powermetrics.py"), silence_s=silence_s, start_s=start_s, root=True)
+
+
+def on_metal() -> bool:
+    """Not in a virtual machine, wherever the tests run."""
+    return False
 
 
 class ZeusMonitor:

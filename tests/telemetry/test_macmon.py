@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metalmark.record import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Unit
 from metalmark.telemetry.macmon import MacmonSensor, parse_line
-from tests.telemetry.fakes import MACMON_LINE
+from tests.telemetry.fakes import MACMON, MACMON_LINE, PATIENCE_S, tool
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples" / "macmon"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded outputs are not beside this checkout")
@@ -68,6 +68,33 @@ def test_a_line_of_0_7_has_its_load_scaled_by_the_clock_and_no_zeros_for_what_ha
     assert found["cpu_p_clock"] == 1260
     assert "system_power" not in found
     assert "gpu0_temperature" not in found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "clocks"),
+    [
+        ((), {"cpu_p_clock": 3504, "cpu_e_clock": 1200}),
+        (("Performance", "Efficiency"), {"cpu_p_clock": 3504, "cpu_e_clock": 1200}),
+        (("Super", "Efficiency"), {"cpu_p_clock": 3504, "cpu_e_clock": 1200}),
+        (("Super", "Performance"), {"cpu_p_clock": 3504, "cpu_m_clock": 1200}),
+        (
+            ("Super", "Performance", "Efficiency"),
+            {
+                "cpu_p_clock": 3504,
+                "cpu_e_clock": Absent("macmon gives one clock for the two slower kinds of cores that this chip has"),
+            },
+        ),
+    ],
+    ids=["unknown", "M1 to M4", "M5", "M5 Pro and Max", "three kinds"],
+)
+def test_clocks_are_named_for_the_cores_that_the_chip_has(
+    tmp_path: Path, kinds: tuple[str, ...], clocks: dict[str, float | Absent]
+) -> None:
+    sensor = MacmonSensor(tool(tmp_path, MACMON + "time.sleep(600)\n"), start_s=PATIENCE_S, kinds=lambda: kinds)
+    assert sensor.available() is None
+    found = {reading.name: reading.value for reading in sensor.read() if reading.unit is Unit.MEGAHERTZ}
+    sensor.close()
+    assert found == {"gpu0_clock": 1398, **clocks}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,24 @@ def test_a_gpu_clock_that_is_really_in_hertz() -> None:
     assert values(plist(gpu={"freq_hz": 1.398e9})) == {"gpu0_clock": 1398}
 
 
+def test_an_intel_mac_s_package_is_in_watts() -> None:
+    found = values(
+        plist(elapsed_ns=1_000_000_000, processor={"package_watts": 18.25, "freq_hz": 2.4e9, "packages": []})
+    )
+    assert found == {"soc_power": 18.25}
+
+
+def test_three_kinds_of_cores_each_have_their_clock() -> None:
+    names = ("P0-Cluster", "M0-Cluster", "M1-Cluster", "E-Cluster")
+    clusters = [{"name": name, "freq_hz": 1e9 * number} for number, name in enumerate(names, 1)]
+    assert values(plist(processor={"clusters": clusters})) == {
+        "cpu_p0_clock": 1000,
+        "cpu_m0_clock": 2000,
+        "cpu_m1_clock": 3000,
+        "cpu_e_clock": 4000,
+    }
+
+
 def test_nominal_is_no_pressure() -> None:
     assert values(plist(thermal_pressure="Nominal")) == {"thermal_pressure": 0}
 

@@ -7,11 +7,12 @@ import importlib.util
 import pytest
 
 from metalmark.record import Absent
+from metalmark.telemetry import zeus
 from metalmark.telemetry.apple import AppleSensor
 from metalmark.telemetry.base import Reading, Unit
 from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.zeus import ZeusSensor
-from tests.telemetry.fakes import ZeusMonitor, ZeusWindows
+from tests.telemetry.fakes import ZeusMonitor, ZeusWindows, on_metal
 
 
 def read(sensor: ZeusSensor) -> dict[str, float | Absent]:
@@ -19,7 +20,7 @@ def read(sensor: ZeusSensor) -> dict[str, float | Absent]:
 
 
 def test_counters_count_from_the_first_reading() -> None:
-    sensor = ZeusSensor(ZeusMonitor())
+    sensor = ZeusSensor(ZeusMonitor(), on_metal)
     assert sensor.available() is None
     missing = Absent("this chip does not report it")
     assert read(sensor) == {"cpu_energy": 0, "gpu0_energy": 0, "ane_energy": 0, "ram_energy": missing}
@@ -28,7 +29,7 @@ def test_counters_count_from_the_first_reading() -> None:
 
 def test_windows_are_added_up() -> None:
     monitor = ZeusWindows()
-    sensor = ZeusSensor(monitor)
+    sensor = ZeusSensor(monitor, on_metal)
     assert sensor.available() is None
     assert sensor.available() is None
     assert read(sensor)["cpu_energy"] == 1.5
@@ -39,9 +40,24 @@ def test_windows_are_added_up() -> None:
     assert sensor.read() == []
 
 
+def test_in_a_virtual_machine_it_is_not_even_opened() -> None:
+    monitor = ZeusWindows()
+    sensor = ZeusSensor(monitor, is_virtual=lambda: True)
+    assert sensor.available() == "zeus-apple-silicon has no energy to count in a virtual machine"
+    assert monitor.open == set()
+    sensor.close()
+
+
+@pytest.mark.parametrize(("present", "virtual"), [("1", True), ("0", False), (None, False)])
+def test_the_hypervisor_s_key_says_so(monkeypatch: pytest.MonkeyPatch, present: str | None, virtual: bool) -> None:
+    values = {} if present is None else {"kern.hv_vmm_present": present}
+    monkeypatch.setattr(zeus, "read_sysctl", lambda: values)
+    assert zeus.in_virtual_machine() is virtual
+
+
 @pytest.mark.skipif(importlib.util.find_spec("zeus_apple_silicon") is not None, reason="it is installed")
 def test_it_is_not_installed() -> None:
-    assert ZeusSensor().available() == "zeus-apple-silicon is not installed"
+    assert ZeusSensor(is_virtual=on_metal).available() == "zeus-apple-silicon is not installed"
 
 
 class Broken(FakeSensor):

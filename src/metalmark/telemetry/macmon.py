@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from metalmark.machine.apple import levels, read_sysctl
 from metalmark.record import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit, number
 from metalmark.telemetry.tool import ToolSensor
@@ -17,7 +18,25 @@ _POWERS = {
     "ram_power": "ram_power",
     "all_power": "soc_power",
 }
+_MIXED = Absent("macmon gives one clock for the two slower kinds of cores that this chip has")
 _SCALED_ONLY = Absent("macmon before 0.8 gives the GPU's load scaled by its clock alone, as gpu0_scaled")
+
+
+def core_kinds() -> tuple[str, ...]:
+    """The names of this Mac's kinds of cores, fastest first."""
+    return tuple(name for _, name in levels(read_sysctl()))
+
+
+def slower_cluster(kinds: Sequence[str]) -> str | Absent:
+    """Return the letter of the cores in macmon's `ecpu` slot: all that are not of the fastest kind.
+
+    The letters are those of the chip's own clusters, as powermetrics prints them: `p` is the fastest kind, whatever it
+    is called (Performance, on an M5 Super); `e` is Efficiency; `m` is between them, the Performance cores of an M5 Pro
+    and Max, which have no Efficiency cores.
+    """
+    if len(kinds) > 2:
+        return _MIXED
+    return "m" if len(kinds) == 2 and kinds[1].casefold() == "performance" else "e"
 
 
 class MacmonSensor(ToolSensor):
@@ -31,17 +50,25 @@ class MacmonSensor(ToolSensor):
         interval_ms: int = 500,
         silence_s: float = 10.0,
         start_s: float = 10.0,
+        kinds: Callable[[], Sequence[str]] = core_kinds,
     ) -> None:
         argv = [*command, "pipe", "-i", str(interval_ms)]
         super().__init__(argv, end=b"\n", silence_s=silence_s, start_s=start_s)
+        self._kinds = kinds
+        self._slower: str | Absent = "e"
 
-    @staticmethod
-    def parse(text: str) -> list[Reading]:
-        return parse_line(text)
+    def available(self) -> str | None:
+        reason = super().available()
+        if reason is None:
+            self._slower = slower_cluster(self._kinds())
+        return reason
+
+    def parse(self, text: str) -> list[Reading]:
+        return parse_line(text, self._slower)
 
 
-def parse_line(text: str) -> list[Reading]:
-    """One line of any version; nothing for what is none of macmon's."""
+def parse_line(text: str, slower: str | Absent = "e") -> list[Reading]:
+    """One line of any version; nothing for what is none of macmon's. `slower` is the letter of the `ecpu` slot."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -56,11 +83,16 @@ def parse_line(text: str) -> list[Reading]:
         for key, series in (("cpu_temp_avg", "cpu_temperature"), ("gpu_temp_avg", "gpu0_temperature")):
             # 0 where no sensor of the chip answered.
             readings.append(_reading(series, Unit.CELSIUS, temperatures.get(key) or None, "macmon"))
-    for cluster in ("e", "p"):
-        clock = line.get(f"{cluster}cpu_freq_mhz", _pair(line.get(f"{cluster}cpu_usage"))[0])
-        readings.append(_reading(f"cpu_{cluster}_clock", Unit.MEGAHERTZ, clock, "macmon"))
+    readings += [_clock(line, "p", "p"), _clock(line, "e", slower)]
     readings += _gpu(line)
     return [reading for reading in readings if reading is not None]
+
+
+def _clock(line: dict[str, Any], slot: str, cluster: str | Absent) -> Reading | None:
+    clock = line.get(f"{slot}cpu_freq_mhz", _pair(line.get(f"{slot}cpu_usage"))[0])
+    if isinstance(cluster, Absent):
+        return Reading(name=f"cpu_{slot}_clock", unit=Unit.MEGAHERTZ, value=cluster, source="macmon")
+    return _reading(f"cpu_{cluster}_clock", Unit.MEGAHERTZ, clock, "macmon")
 
 
 def _gpu(line: dict[str, Any]) -> list[Reading | None]:

@@ -1,4 +1,5 @@
-"""PowermetricsSensor: an Apple chip's power, energy, load and clocks, from the system's own tool. Needs root."""
+"""PowermetricsSensor: an Apple chip's power, energy, load and clocks, from the system's own tool; of an Intel Mac the
+power of its package. Needs root."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from metalmark.telemetry.tool import ToolSensor
 
 _TOOL = "powermetrics"
 _PARTS = {"cpu": "cpu", "gpu": "gpu0", "ane": "ane", "dram": "ram"}
-_CLUSTER = re.compile(r"([A-Za-z]+\d*)[-_ ]?Cluster", re.IGNORECASE)
+_CLUSTER = re.compile(r"([A-Za-z]{1,8}\d{0,4})[-_ ]?Cluster", re.IGNORECASE)
 _MOST_MEGAHERTZ = 1e5
 
 
@@ -38,8 +39,7 @@ class PowermetricsSensor(ToolSensor):
     def available(self) -> str | None:
         return super().available() if self._root else f"{_TOOL} needs root"
 
-    @staticmethod
-    def parse(text: str) -> list[Reading]:
+    def parse(self, text: str) -> list[Reading]:
         return parse_line(text)
 
 
@@ -73,9 +73,12 @@ def _powers(sample: dict[str, Any]) -> list[Reading]:
             readings.append(Reading(name=f"{series}_power", unit=Unit.WATTS, value=power_mw / 1000))
         if energy_mj is not None:
             readings.append(Reading(name=f"{series}_energy", unit=Unit.JOULES, value=energy_mj / 1000))
-    combined_mw = number(processor.get("combined_power"))
+    combined_mw, package_w = number(processor.get("combined_power")), number(processor.get("package_watts"))
     if combined_mw is not None:
         readings.append(Reading(name="soc_power", unit=Unit.WATTS, value=combined_mw / 1000))
+    elif package_w is not None:
+        # An Intel Mac: cores, built-in graphics and what lies between them, by Intel's energy model, in watts.
+        readings.append(Reading(name="soc_power", unit=Unit.WATTS, value=package_w))
     return readings
 
 

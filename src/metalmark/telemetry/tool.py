@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 
 from metalmark.telemetry.base import Reading, SensorLostError, Unit
 from metalmark.telemetry.stream import ToolStream
@@ -18,14 +19,16 @@ class ToolSensor:
 
     name: str
     source: str
-    parse: Callable[[str], list[Reading]]
-    """Set in a subclass as a staticmethod."""
 
     def __init__(self, argv: Sequence[str], *, end: bytes, silence_s: float, start_s: float) -> None:
         self._argv = argv
         self._stream = ToolStream(argv, end=end, silence_s=silence_s, start_s=start_s)
         self._unreadable = 0
         self._joules: dict[str, float] = {}
+
+    @abstractmethod
+    def parse(self, text: str) -> list[Reading]:
+        """The readings of one sample."""
 
     def available(self) -> str | None:
         if shutil.which(self._argv[0]) is None:
