@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 
 from metalmark.cli import doctor
 from metalmark.doctor import collect
+from metalmark.doctor.patience import WHY_SLOW
 from metalmark.doctor.scene import Scene
+from metalmark.doctor.together import WAITING
 from metalmark.record import Machine
 from metalmark.report.doctor_page import page, story
 from tests.conftest import Cli
@@ -93,6 +95,14 @@ def test_the_page_fits_a_narrow_terminal_but_for_commands() -> None:
     text = page(HOT, look("low-power", HOT), width=60)
     lines = [line for line in text.splitlines() if not line.startswith("  fix:")]
     assert max(len(line) for line in lines) <= 60
+
+
+def test_what_is_waited_for_is_said_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor._tell("torch", 10.0, WAITING)
+    doctor._tell("sysctl", 10.0, WAITING)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"  still waiting for torch after 10 s: {WHY_SLOW}\n"
 
 
 def test_explain(cli: Cli) -> None:

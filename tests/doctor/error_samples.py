@@ -16,6 +16,8 @@ SAMPLES: dict[str, str] = {
     "KB, max allowed: 18.13 GB). Tried to allocate 256.00 MB on private pool. Use "
     "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).",
     "mps-watermark": "RuntimeError: invalid low watermark ratio 1.4",
+    "mps-fallback-value": "libc++abi: terminating due to uncaught exception of type std::invalid_argument: stoi: no "
+    "conversion\nzsh: abort      python -c 'import torch'",
     "tensor-to-numpy": "TypeError: can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
     "tensor to host memory first.",
     "mps-float64": "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support "

@@ -79,7 +79,25 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("xla-on-metal", MAC, [NOTE], "jit_compile"),
     ("mps-unavailable", no_mps(), [WARNING], "it is absent."),
     ("mps-unavailable", no_mps(sysctl={"kern.hv_vmm_present": "1"}), [WARNING], "virtual machine"),
+    (
+        "mps-unavailable",
+        change(
+            MAC,
+            probes={"torch": probe("torch", "cpu", absent={"mps": "this is a virtual machine: no tensor fits."})},
+            sysctl={"kern.hv_vmm_present": None},
+        ),
+        [WARNING],
+        "Run on the Mac itself",
+    ),
     ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK="1"), [WARNING], "float64"),
+    *(
+        ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK=value), [ERROR], "export PYTORCH_ENABLE_MPS_FALLBACK=1")
+        for value in ("true", "false", "", " ", "yes", "-", "99999999999")
+    ),
+    *(
+        ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK=value), [WARNING], "the CPU in silence")
+        for value in ("2", " 1", "+1", "-1", "1true")
+    ),
     ("useless-variables", torch_mac(PYTORCH_ENABLE_NNPACK="0"), [NOTE], "set_flags(False)"),
     ("useless-variables", torch_mac(PYTORCH_MPS_HIGH_WATERMARK="0.5"), [NOTE], HIGH),
     ("useless-variables", torch_mac("2.4.1", PYTORCH_MPS_FAST_MATH="1"), [NOTE], "from 2.5"),
@@ -221,7 +239,7 @@ HEALTHY: list[tuple[str, Scene]] = [
     ("xla-on-metal", tf_mac("2.19.0", None)),
     ("mps-unavailable", MAC),
     ("mps-unavailable", TRANSLATED),
-    ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK="0")),
+    *(("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK=value)) for value in ("0", "-0", "00", "0.5")),
     ("mps-fallback", change(MAC, packages={"torch": None}, environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"})),
     ("useless-variables", torch_mac("2.5.0", PYTORCH_MPS_FAST_MATH="1")),
     ("mps-watermarks", torch_mac(**{HIGH: "1.0", LOW: "0.9"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import threading
 import time
@@ -18,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metalmark.backends.base import Probe
-from metalmark.doctor import installed, nvidia
+from metalmark.doctor import collect as collecting
+from metalmark.doctor import installed, nvidia, patience
 from metalmark.doctor.catalog import examine
 from metalmark.doctor.collect import Means, collect
 from metalmark.doctor.macos import TOOLS, MacTool, names
 from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, Trouble
-from metalmark.doctor.together import ask_together
+from metalmark.doctor.together import WAITING, ask_together
 from metalmark.machine.identity import Identity
 from metalmark.machine.nvml import Nvml
 from metalmark.record import Absent
@@ -241,6 +243,45 @@ def test_a_question_that_raises_costs_only_its_own_answer() -> None:
 
     found = ask_together({"good": lambda: 1, "bad": bad}, limit_s=LONG_S, tell=silent)
     assert found == {"good": 1, "bad": Absent("it raised OSError: no thing")}
+
+
+def test_it_is_told_what_is_waited_for_and_less_and_less_often() -> None:
+    patient = threading.Event()
+    heard: list[tuple[str, float, object]] = []
+
+    def tell(name: str, after_s: float, answer: object) -> None:
+        heard.append((name, after_s, answer))
+        if after_s >= 0.2 and answer is WAITING:
+            patient.set()
+
+    questions = {"torch": lambda: patient.wait(LONG_S), "quick": lambda: 1}
+    assert ask_together(questions, limit_s=LONG_S, tell=tell, remind_s=0.1) == {"torch": True, "quick": 1}
+    assert [(name, after_s) for name, after_s, answer in heard if answer is WAITING] == [("torch", 0.1), ("torch", 0.2)]
+
+
+def test_a_collection_reminds_of_a_slow_framework() -> None:
+    patient = threading.Event()
+
+    def tell(name: str, _: float, answer: object) -> None:
+        if name == "torch" and answer is WAITING:
+            patient.set()
+
+    def slow(name: str) -> Probe:
+        assert patient.wait(LONG_S)
+        return probe(name, "cpu", torch="2.13.0")
+
+    assert collect(tell, mac(probe=slow, remind_s=0.05)).present("torch", "cpu")
+
+
+@pytest.mark.parametrize(("platform", "probe_s", "why"), [("darwin", 90, "macOS scans"), ("linux", 24, "cold disk")])
+def test_a_mac_scans_a_framework_at_its_first_import_and_is_given_longer(
+    monkeypatch: pytest.MonkeyPatch, platform: str, probe_s: float, why: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    found = runpy.run_path(patience.__file__)
+    assert found["PROBE_S"] == probe_s
+    assert why in found["WHY_SLOW"]
+    assert found["LIMIT_S"] - collecting.QUIET_LIMIT_S > probe_s
 
 
 def test_frameworks_that_crash_and_hang_are_findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

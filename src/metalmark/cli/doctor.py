@@ -61,8 +61,13 @@ def command(
 def _tell(name: str, after_s: float, answer: object) -> None:
     """A line for each framework; the tools are too quick to be worth one."""
     from metalmark.backends.base import Probe
+    from metalmark.backends.catalog import FRAMEWORKS
+    from metalmark.doctor.patience import WHY_SLOW
+    from metalmark.doctor.together import WAITING
     from metalmark.runner.ask import NoAnswer
 
+    if answer is WAITING and name in FRAMEWORKS:
+        click.echo(f"  still waiting for {name} after {after_s:.0f} s: {WHY_SLOW}", err=True)
     if isinstance(answer, Probe | NoAnswer):
         state = "answered" if isinstance(answer, Probe) else "failed"
         click.echo(f"  {name} {state} after {after_s:.1f} s", err=True)

@@ -11,6 +11,7 @@ from typing import Any
 from metalmark.backends.base import Probe
 from metalmark.backends.catalog import FRAMEWORKS, visible
 from metalmark.doctor import here, installed, macos, nvidia
+from metalmark.doctor.patience import LIMIT_S, PROBE_S, REMIND_S
 from metalmark.doctor.scene import Nvidia, Scene, Trouble
 from metalmark.doctor.together import Tell, ask_together
 from metalmark.machine.identity import Identity, read_identity
@@ -19,9 +20,6 @@ from metalmark.plan import Settings
 from metalmark.record import Absent
 from metalmark.runner.ask import NoAnswer, ask
 
-LIMIT_S = 30.0
-"""For the whole: a framework on a cold disk may take most of it; in the normal case none takes ten seconds."""
-PROBE_S = 24.0
 QUIET_LIMIT_S = 4.0
 
 _LEAST = {"platform": sys.platform, "architecture": platform.machine(), "python": platform.python_version()}
@@ -57,6 +55,7 @@ class Means:
     identify: Callable[[], Identity] = read_identity
     quiet_limit_s: float = QUIET_LIMIT_S
     limit_s: float = LIMIT_S
+    remind_s: float = REMIND_S
 
 
 @dataclass
@@ -72,7 +71,7 @@ class _Found:
 
 
 def collect(tell: Tell, means: Means | None = None) -> Scene:
-    """`tell` hears each answer as it comes."""
+    """`tell` hears each answer as it comes, and what is waited for."""
     means = means or Means()
     # Before anything of ours runs: the probes are busy themselves, and hold the GPU while they look at it.
     quiet = ask_together(
@@ -106,7 +105,8 @@ def _ask_everybody(means: Means, found: _Found, frameworks: Sequence[str], tell:
         "free disk space": (means.read_disks, "disks"),
     }
     questions |= {name: question for name, (question, _) in single.items()}
-    answers = ask_together(questions, limit_s=max(means.limit_s - means.quiet_limit_s, 0.1), tell=tell)
+    limit_s = max(means.limit_s - means.quiet_limit_s, 0.1)
+    answers = ask_together(questions, limit_s=limit_s, tell=tell, remind_s=means.remind_s)
     for name, (_, into) in single.items():
         found.take(name, answers[name], into=into)
     found.fields |= found.fields.pop("installed", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from metalmark.doctor.mps_fallback import FALLBACK, is_on
 from metalmark.doctor.scene import Scene
 
 _OFF = ("", "0", "false", "off", "no")
@@ -29,14 +30,19 @@ LEFTOVERS = (
         why="No PyTorch reads it; torch.backends.nnpack.set_flags(False) is the real switch.",
     ),
     Leftover(
-        names=("PYTORCH_ENABLE_MPS_FALLBACK",),
-        when=lambda scene, value: scene.mac and _on(value),
+        names=(FALLBACK,),
+        when=lambda scene, value: scene.mac and is_on(value) is None,
+        why="PyTorch reads it as a number, and aborts while it is imported where it is not one: 1 or 0, or unset.",
+    ),
+    Leftover(
+        names=(FALLBACK,),
+        when=lambda scene, value: scene.mac and is_on(value) is True,
         why="It lets operations that Metal lacks run on the CPU, with a copy there and back in each step; "
         "without it they stop by name. Keep it if you know which they are.",
     ),
     Leftover(
         names=(
-            "PYTORCH_ENABLE_MPS_FALLBACK",
+            FALLBACK,
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
             "PYTORCH_MPS_LOW_WATERMARK_RATIO",
             "PYTORCH_MPS_FAST_MATH",
@@ -44,7 +50,7 @@ LEFTOVERS = (
             "PYTORCH_DEBUG_MPS_ALLOCATOR",
         ),
         when=lambda scene, _: not scene.mac,
-        why="It steers Metal, and this is no Mac: it does nothing here.",
+        why="It steers Metal, and this is not a Mac: it does nothing here.",
     ),
     Leftover(
         names=("PYTORCH_DEBUG_MPS_ALLOCATOR",),

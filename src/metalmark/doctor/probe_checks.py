@@ -24,7 +24,8 @@ def framework_import(scene: Scene) -> Iterator[Finding]:
             yield warning(
                 f"{title} gave no answer",
                 evidence=f"{probe.reason}{said}",
-                why="It hangs at import, or the disk is cold, or the machine busy: what it can do here is unknown.",
+                why="It hangs at import, or the disk is cold, or the machine busy, or macOS still scans it: what it "
+                "can do here is unknown.",
                 fix=("metalmark doctor   # again: a second import is faster", again),
             )
         else:
@@ -76,7 +77,8 @@ CHECKS = (
         story="Each framework is imported in a short-lived process of its own, so that one that raises, crashes or "
         "hangs is a line here and not the end of the doctor. Causes that have their own check (tensorflow-metal-pair, "
         "package-conflicts, rosetta) are listed there with the command that mends them. A framework is given 24 "
-        "seconds: an import from a cold disk may need more the first time.",
+        "seconds, on a Mac 90: an import from a cold disk may need more the first time, and macOS scans a large "
+        "framework for malware when it is first imported.",
         examine=framework_import,
     ),
     Check(
@@ -96,9 +98,9 @@ CHECKS = (
     Check(
         name="tools",
         title="A system tool gave nothing, nonsense, or no answer in time",
-        story="sysctl, memory_pressure and pmset on a Mac, and NVML beside an NVIDIA driver, are each asked once with "
-        "a time limit of a few seconds. One that can't be started, hangs or prints what can't be read is named here, "
-        "and the checks "
+        story="sysctl, system_profiler, memory_pressure and pmset on a Mac, and NVML beside an NVIDIA driver, are each "
+        "asked once with a time limit of a few seconds. One that can't be started, hangs or prints what can't be read "
+        "is named here, and the checks "
         "that depend on it stay silent instead of guessing. A tool of NVIDIA's that says \"Driver/library version "
         'mismatch" '
         "wants a reboot.",

@@ -6,16 +6,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
+from metalmark.doctor.patience import REMIND_S
 from metalmark.record import Absent
 from metalmark.scrub import scrub
 
 Tell = Callable[[str, float, object], None]
-"""tell(name, after_s, answer), as each answer comes."""
+"""tell(name, after_s, answer), as each answer comes, and with WAITING while one has not come for long."""
+
+WAITING: Final = object()
 
 
-def ask_together(questions: Mapping[str, Callable[[], Any]], *, limit_s: float, tell: Tell) -> dict[str, Any]:
+def ask_together(
+    questions: Mapping[str, Callable[[], Any]], *, limit_s: float, tell: Tell, remind_s: float = REMIND_S
+) -> dict[str, Any]:
     """Answers by name; an Absent for what raised or was not there in time."""
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     started_s = time.monotonic()
@@ -32,11 +37,17 @@ def ask_together(questions: Mapping[str, Callable[[], Any]], *, limit_s: float, 
         threading.Thread(target=one, args=(name, question), daemon=True, name=f"doctor-{name}").start()
     found: dict[str, Any] = {}
     while len(found) < len(questions):
-        left_s = started_s + limit_s - time.monotonic()
+        wait_s = started_s + min(limit_s, remind_s) - time.monotonic()
         try:
-            name, answer = answers.get(timeout=max(left_s, 0.0)) if left_s > 0 else answers.get_nowait()
+            name, answer = answers.get(timeout=wait_s) if wait_s > 0 else answers.get_nowait()
         except queue.Empty:
-            break
+            if remind_s >= limit_s:
+                break
+            for name in questions:
+                if name not in found:
+                    tell(name, remind_s, WAITING)
+            remind_s *= 2
+            continue
         found[name] = answer
         tell(name, time.monotonic() - started_s, answer)
     for name in questions:

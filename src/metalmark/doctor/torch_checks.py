@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from metalmark.doctor import watermarks
 from metalmark.doctor.check import Check, Finding, error, issue, note, warning
+from metalmark.doctor.mps_fallback import FALLBACK, is_on
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.versions import older
 from metalmark.doctor.watermarks import DEFAULT_HIGH, HIGH, LOW
 from metalmark.machine.words import to_count
 
 DOCS = ("https://docs.pytorch.org/docs/stable/mps_environment_variables.html",)
-FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 RESERVE = 0.9
 
 # Variable → the PyTorch that first read it.
@@ -33,13 +33,13 @@ def unavailable(scene: Scene) -> Finding | None:
     report = scene.device("torch", "mps")
     if not scene.apple_silicon or scene.translated or report is None or report.present:
         return None
-    virtual = scene.sysctl.get("kern.hv_vmm_present") == "1"
+    virtual = scene.sysctl.get("kern.hv_vmm_present") == "1" or "virtual machine" in report.reason
     machine = f"macOS {scene.macos or 'of unknown version'}{', in a virtual machine' if virtual else ''}"
     return warning(
         "PyTorch has no Metal GPU on this Apple Silicon Mac",
         evidence=f"torch {scene.version('torch')}, {machine}; the probe says: {report.reason}",
         why="Code that picks the device itself trains on the CPU without a word.",
-        fix=("This is a virtual machine without a GPU: run on the Mac itself.",)
+        fix=("Run on the Mac itself: a virtual machine has no GPU that PyTorch can use.",)
         if virtual
         else (report.fix, "pip install --upgrade --force-reinstall torch"),
     )
@@ -47,8 +47,16 @@ def unavailable(scene: Scene) -> Finding | None:
 
 def fallback(scene: Scene) -> Finding | None:
     value = scene.environment.get(FALLBACK, "0")
-    if not scene.mac or not scene.has("torch") or value in ("", "0"):
+    if not scene.mac or not scene.has("torch") or is_on(value) is False:
         return None
+    if is_on(value) is None:
+        return error(
+            f"{FALLBACK} is not a number: import torch aborts",
+            evidence=f'{FALLBACK}="{value}"',
+            why="PyTorch reads it as a number while it is imported, and the whole process ends where it is none: "
+            "true, false and an empty value too.",
+            fix=(f"unset {FALLBACK}", f"export {FALLBACK}=1   # if operations that Metal lacks are to run on the CPU"),
+        )
     return warning(
         "MPS fallback is on: operations that Metal lacks run on the CPU in silence",
         evidence=f"{FALLBACK}={value}",
@@ -187,17 +195,20 @@ CHECKS = (
         title="PyTorch has Metal built in, but finds no GPU",
         story="torch.backends.mps.is_built() says that the wheel has Metal; is_available() that this Mac gives it a "
         "GPU. Built and not available means a macOS that is too old (see macos-too-old), a virtual machine without a "
-        "GPU, or a Python under Rosetta. The probe's own reason is shown.",
+        "GPU, or a Python under Rosetta. In virtual machines, hosted runners among them, it may be called available "
+        "although the smallest tensor can't be allocated, so the probe allocates one. The probe's own reason is shown.",
         sources=(*issue("pytorch/pytorch", 78343), "https://developer.apple.com/metal/pytorch/"),
         examine=unavailable,
     ),
     Check(
         name="mps-fallback",
-        title="PYTORCH_ENABLE_MPS_FALLBACK hides operations that run on the CPU",
+        title="PYTORCH_ENABLE_MPS_FALLBACK hides operations that run on the CPU, or aborts import torch",
         story="With the variable set, an operation that Metal lacks runs on the CPU instead of raising. That is useful "
         "to get through a first run, and it hides what is slow: the GPU is drained, tensors are copied both ways, and "
-        "no number says so. float64 and complex128 are refused all the same.",
-        sources=DOCS,
+        "no number says so. float64 and complex128 are refused all the same. The value must begin with a number: "
+        "PyTorch reads it with std::stoi while it is imported, so that true, false or an empty value end the process "
+        'with "stoi: no conversion".',
+        sources=(*DOCS, "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/mps/MPSFallback.mm"),
         examine=fallback,
     ),
     Check(

@@ -52,6 +52,15 @@ ERRORS = (
         source="https://github.com/kohya-ss/sd-scripts/issues/603",
     ),
     KnownError(
+        name="mps-fallback-value",
+        pattern=r"stoi: (no conversion|out of range)",
+        happened="PYTORCH_ENABLE_MPS_FALLBACK is set to something that is not a number, such as true, false or "
+        "nothing. PyTorch reads it as a number while it is imported, and the process ends where that fails.",
+        change="Set it to 1 or 0, or take it away.",
+        fix=("unset PYTORCH_ENABLE_MPS_FALLBACK", "export PYTORCH_ENABLE_MPS_FALLBACK=1"),
+        source="https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/mps/MPSFallback.mm",
+    ),
+    KnownError(
         name="tensor-to-numpy",
         pattern=r"can't convert (mps|cuda|xpu|xla)(:\d+)? device type tensor to numpy",
         happened="NumPy can read the host's memory only, and the tensor is on the GPU.",
