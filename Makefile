@@ -5,8 +5,10 @@ BATCH ?= 4
 REPORT ?= build/report.html
 OPEN ?= --open
 BIN := .venv/bin
+# What mypy checks for: both platforms, and the oldest and the newest Python that Metalmark claims.
+TYPES := types-darwin-3.11 types-darwin-3.14 types-linux-3.11 types-linux-3.14
 
-.PHONY: demo test check clean
+.PHONY: demo test quick check $(TYPES) pythons resolve clean
 
 ## Compare every framework on every device of this machine, then look at it: a cell that crashed is in the page too.
 demo:
@@ -18,12 +20,30 @@ demo:
 test: check
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+## The tests that need no framework and no browser, in less than two minutes. tools/quick.txt names what is left out.
+quick:
+	@$(PYTHON) tools/install.py dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder @tools/quick.txt
+
 ## Format, lint and types.
 check:
 	@$(PYTHON) tools/install.py dev
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory --keep-going -j 2 $(TYPES)
+
+$(TYPES): types-%:
+	@$(BIN)/mypy --platform $(firstword $(subst -, ,$*)) --python-version $(lastword $(subst -, ,$*)) \
+	--cache-dir .mypy_cache/$* --no-error-summary || { echo "mypy found this for $(subst -, with Python ,$*)" >&2; exit 1; }
+
+## The core of the tests on other Pythons: make pythons PYTHONS="python3.12 /path/to/python3.13".
+pythons:
+	@$(PYTHON) tools/pythons.py $(PYTHONS)
+
+## What make demo and make test would install on a Mac, as a resolver says.
+resolve:
+	@$(PYTHON) tools/install.py dev
+	@$(BIN)/python tools/resolve.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
