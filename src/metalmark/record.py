@@ -207,7 +207,7 @@ class Telemetry(Struct, frozen=True, kw_only=True):
     slept_s: Seconds | None = None
     """How long the machine slept meanwhile, which no other time in a record shows; None: not looked for."""
     wall_gap_s: float | None = None
-    """How much more time passed on the wall clock. Beyond `slept_s`: that clock was set, or a virtual machine paused."""
+    """How much more time passed on the wall clock. Beyond `slept_s`: it was set, or a virtual machine was paused."""
 
 
 class Flag(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,5 @@
-"""What is PyTorch's own: weights cast once in inference, a rate that falls, logits without a mask, uncounted norms."""
+"""What is PyTorch's own: weights cast once in inference, a rate that falls, logits without a mask, uncounted norms,
+and Metal, as far as it can be acted here."""
 
 from __future__ import annotations
 
@@ -93,7 +94,111 @@ with BACKEND.open(plan, load("mnist-mlp")) as session:
 print("same")
 """
 
-PARTS = {"cast_once": CAST_ONCE, "falling_rate": FALLING, "no_mask": NO_MASK, "norm": NORM, "helpers": HELPERS}
+METAL = """
+import torch
+from metalmark.backends import torch_devices as devices
+from metalmark.errors import UnsupportedError
+from metalmark.kit import on_torch
+from metalmark.machine import apple
+from metalmark.plan import Device, DeviceKind
+said = "MPS backend out of memory (MPS allocated: 0 bytes). Tried to allocate 256 bytes.\\nUse less"
+fails = True
+def ones(*_, **options):
+    assert options["device"] == "mps"
+    if fails:
+        raise RuntimeError(said)
+waited = []
+torch.ones = ones
+torch.mps.synchronize = lambda: waited.append(1)
+torch.backends.mps.is_available = lambda: True
+torch.accelerator.is_available = lambda: True
+torch.accelerator.current_accelerator = lambda: torch.device("mps")
+torch.accelerator.device_count = lambda: 1
+apple.read_sysctl = lambda: {"kern.hv_vmm_present": "1"}
+report = devices.Mps().report()
+assert not report.present and "virtual machine" in report.reason and report.fix, report
+assert devices.accelerator() is None
+device, kind = devices.resolve(Device(kind=DeviceKind.ANY))
+assert (device.type, kind.type) == ("cpu", "cpu")
+for word in (DeviceKind.GPU, DeviceKind.MPS):
+    try:
+        devices.resolve(Device(kind=word))
+    except UnsupportedError as error:
+        assert "virtual machine" in error.message, error.message
+    else:
+        raise AssertionError(word)
+best = on_torch.best_device()
+assert best == "cpu" and "virtual machine" in best.why, best.why
+devices.metal_refusal.cache_clear()
+apple.read_sysctl = lambda: {"kern.hv_vmm_present": "0"}
+reason = devices.Mps().report().reason
+assert reason.endswith("Tried to allocate 256 bytes.") and "virtual" not in reason, reason
+devices.metal_refusal.cache_clear()
+fails = False
+assert devices.Mps().report().present and devices.accelerator() == "mps"
+assert devices.resolve(Device(kind=DeviceKind.ANY))[1].type == "mps"
+assert waited == [1], "asked once, and waited for"
+print("same")
+"""
+
+SCALING = """
+import torch
+from metalmark.backends import torch as backend
+from metalmark.errors import UnsupportedError
+from metalmark.plan import Dtype, Settings
+session = object.__new__(backend.TorchSession)
+session._trainable = [torch.nn.Parameter(torch.ones(2))]
+def refusal(version, device, **settings):
+    torch.__version__ = version
+    session._device = torch.device(device)
+    try:
+        session._updater(lambda weights, **_: torch.optim.SGD(weights), Settings(**settings))
+    except UnsupportedError as error:
+        return error.message
+    return ""
+half = {"dtype": Dtype.FLOAT16}
+assert "can't scale the loss" in refusal("2.7.1", "mps", **half)
+assert "ignore the scale" in refusal("2.13.0", "mps", fused=True, **half)
+for version in ("2.8.0", "2.13.0+cpu", "2.14.0a0+git1234567", "3.0.0"):
+    assert refusal(version, "mps", **half) == "", version
+assert refusal("2.7.1", "cpu", **half) == ""
+assert refusal("2.7.1", "mps", dtype=Dtype.BFLOAT16) == ""
+print("same")
+"""
+
+PINNED = """
+import torch
+from metalmark.backends import torch as backend
+from metalmark.backends.torch_devices import Cpu
+from metalmark.plan import Device, DeviceKind, Feed, Loader, Mode, Plan
+from metalmark.workloads.catalog import load
+waits = []
+def to_device(tensor, device, layout, *, wait):
+    waits.append(wait)
+    return moved(tensor, device, layout, wait=wait)
+moved, backend._to_device = backend._to_device, to_device
+plan = Plan(
+    workload="mnist-mlp", params={"batch_size": 2}, mode=Mode.TRAINING, framework="torch",
+    device=Device(kind=DeviceKind.MPS), feed=Feed.PIPELINE, loader=Loader(pin=True),
+)
+backend.TorchSession(plan, load("mnist-mlp"), torch.device("cpu"), Cpu())
+assert waits and all(waits), "copies to what is not CUDA are waited for, whatever was asked"
+print("same")
+"""
+
+FULL = """
+from metalmark.backends.torch import BACKEND
+for said in ("Invalid buffer size: 24.00 GiB", "MPS backend out of memory (MPS allocated: 9 GB)", "CUDA out of memory"):
+    assert BACKEND.is_out_of_memory(RuntimeError(said)), said
+assert not BACKEND.is_out_of_memory(RuntimeError("shape '[2, 3]' is invalid for input of size 5"))
+print("same")
+"""
+
+PARTS = {
+    "cast_once": CAST_ONCE, "falling_rate": FALLING, "no_mask": NO_MASK, "norm": NORM, "helpers": HELPERS,
+    "metal_in_a_virtual_machine": METAL, "scaled_losses_on_metal": SCALING, "copies_are_waited_for": PINNED,
+    "out_of_memory": FULL,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PARTS)

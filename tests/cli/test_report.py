@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from metalmark.cli import reporting
 from metalmark.codec import encode_export
 from metalmark.plan import Plan
 from metalmark.record import Record
@@ -52,6 +54,29 @@ def test_the_last_sweep_as_one_page(cli: Cli, store_file: Path, tmp_path: Path) 
     assert OLD not in body
     assert "training on jax cpu" in body, "what has not run yet is said"
     assert "mlx not run: it is not installed." in body, "and what was left out"
+
+
+@pytest.mark.parametrize(
+    ("system", "variables", "has"),
+    [
+        ("darwin", {}, True),
+        ("darwin", {"SSH_CONNECTION": "10.0.0.2 50000 10.0.0.3 22"}, False),
+        ("darwin", {"SSH_TTY": "/dev/ttys001"}, False),
+        ("linux", {}, False),
+        ("linux", {"DISPLAY": ":0"}, True),
+        ("linux", {"DISPLAY": "localhost:10.0", "SSH_CONNECTION": "10.0.0.2 50000 10.0.0.3 22"}, True),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+    ],
+)
+def test_where_there_are_windows_to_see(
+    monkeypatch: pytest.MonkeyPatch, system: str, variables: dict[str, str], has: bool
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(reporting, "sys", SimpleNamespace(platform=system))
+    assert reporting.has_desktop() is has
 
 
 def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:

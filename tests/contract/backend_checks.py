@@ -1,5 +1,5 @@
 """The contract of a Backend, as checks that run in a process of the framework's own: Keras, for one, can
-serve only one framework a process. `python -m tests.contract.backend_checks FRAMEWORK ANSWER`."""
+serve only one framework per process. `python -m tests.contract.backend_checks FRAMEWORK ANSWER CHECK...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from metalmark.backends.base import RING, Backend, Probe, Session
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, Settings
 from metalmark.record import Absent
 from metalmark.workloads.catalog import load
 
@@ -26,8 +26,16 @@ class Checks:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.fake = backend.name == "fake"
+        self.device = ""
 
-    def plan(self, workload: str = "mnist-mlp", mode: Mode = Mode.TRAINING, device: str = "", **settings: Any) -> Plan:
+    def plan(
+        self,
+        workload: str = "mnist-mlp",
+        mode: Mode = Mode.TRAINING,
+        device: str = "",
+        loader: Loader | None = None,
+        **settings: Any,
+    ) -> Plan:
         if self.fake:
             workload = "fake"
         defaults = {param.name: param.default for param in load(workload).params}
@@ -38,6 +46,8 @@ class Checks:
             framework=self.backend.name,
             device=Device(kind=DeviceKind(device or ("gpu" if self.fake else "cpu"))),
             settings=Settings(**settings),
+            feed=Feed.RESIDENT if loader is None else Feed.PIPELINE,
+            loader=loader,
         )
 
     def opened(self, plan: Plan, use: Callable[[Session], None]) -> None:
@@ -114,8 +124,12 @@ class Checks:
             for value in (memory.live_bytes, memory.driver_bytes, memory.peak_bytes):
                 assert isinstance(value, int) and value > 0 if not isinstance(value, Absent) else value.reason
 
-        self.opened(self.plan(), use)
-        self.opened(self.plan(device="any"), use)
+        self.opened(self.plan(device=self.device), use)
+
+    def check_placement_left_to_the_framework(self) -> None:
+        """In a process of its own: TensorFlow can't show a GPU any more once it has computed without."""
+        self.device = "any"
+        self.check_placement_and_memory()
 
     def check_dtypes(self) -> None:
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16):
@@ -138,8 +152,9 @@ class Checks:
         values = {"dtype": Dtype.TF32, "threads": 1}
         for limit in FRAMEWORKS[self.backend.name].limits:
             if here not in limit.only:
-                error = self.refused(self.plan(**{limit.setting: values.get(limit.setting, True)}))
-                assert limit.reason in error.message
+                wanted = {limit.setting: values.get(limit.setting, True)}
+                plan = self.plan(loader=Loader(**wanted)) if limit.loader else self.plan(**wanted)
+                assert limit.reason in self.refused(plan).message
 
     def check_absent_devices(self) -> None:
         for report in self.backend.probe().devices:
@@ -168,12 +183,13 @@ class Checks:
 
 
 NAMES = sorted(name for name in vars(Checks) if name.startswith("check_"))
+ALONE = "check_placement_left_to_the_framework"
 
 
-def main(framework: str, answer: str) -> None:
+def main(framework: str, answer: str, *names: str) -> None:
     checks = Checks(FRAMEWORKS[framework].backend())
     results = {}
-    for name in NAMES:
+    for name in names:
         try:
             getattr(checks, name)()
             results[name] = ""
@@ -183,4 +199,4 @@ def main(framework: str, answer: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

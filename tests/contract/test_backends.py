@@ -17,17 +17,20 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
 from metalmark.record import Completed
 from metalmark.runner.launch import run_cell
-from tests.contract.backend_checks import NAMES
+from tests.contract.backend_checks import ALONE, NAMES
 
 ROOT = Path(__file__).parents[2]
 
 
+TOGETHER = tuple(name for name in NAMES if name != ALONE)
+
+
 @cache
-def results(framework: str) -> dict[str, str]:
+def results(framework: str, names: tuple[str, ...]) -> dict[str, str]:
     with TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         run = subprocess.run(
-            [sys.executable, "-m", "tests.contract.backend_checks", framework, str(answer)],
+            [sys.executable, "-m", "tests.contract.backend_checks", framework, str(answer), *names],
             env={**os.environ, **FRAMEWORKS[framework].environment(Settings())},
             cwd=ROOT,
             capture_output=True,
@@ -49,7 +52,7 @@ def require(framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_contract(framework: str, check: str) -> None:
     require(framework)
-    trouble = results(framework)[check]
+    trouble = results(framework, (ALONE,) if check == ALONE else TOGETHER)[check]
     assert not trouble, trouble
 
 

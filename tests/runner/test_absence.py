@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metalmark.backends.base import DeviceReport, Probe
-from metalmark.plan import Device, DeviceKind, Dtype, Settings
+from metalmark.plan import Device, DeviceKind, Dtype, Feed, Loader, Settings
 from metalmark.record import FailureKind
 from metalmark.runner import absence as module
 from metalmark.runner.absence import absence, absences
@@ -44,6 +44,17 @@ def test_a_present_device_is_none_but_its_settings_are_checked() -> None:
     why = absence(on("gpu", threads=1), CUDA)
     assert why is not None
     assert "--threads" in why.message
+
+
+def test_the_loaders_settings_are_checked_too() -> None:
+    metal = Probe(framework="torch", versions={}, devices=(CPU, NO_CUDA, DeviceReport(word="mps", present=True)))
+    pinned = plan(device=Device(kind=DeviceKind.GPU), feed=Feed.PIPELINE, loader=Loader(pin=True))
+    why = absence(pinned, metal)
+    assert why is not None
+    assert why.kind is FailureKind.UNSUPPORTED
+    assert "--pin on torch, mps" in why.message
+    assert absence(pinned, CUDA) is None
+    assert absence(plan(device=Device(kind=DeviceKind.GPU), feed=Feed.PIPELINE, loader=Loader()), metal) is None
 
 
 def test_a_framework_that_fails_at_import_fails_on_every_device() -> None:

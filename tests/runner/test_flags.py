@@ -97,6 +97,16 @@ def test_a_state_read_before_the_window_still_holds_and_a_sample_does_not() -> N
     assert names(on_gpu(), telemetry(busy, begin_s=3.0, end_s=3.9)) == []
 
 
+def test_a_desktop_that_is_never_idle_is_not_busy() -> None:
+    """A twentieth of the cores, and a quarter of one at least: 0.4 of these 8."""
+    assert names(completed(), {"system_cpu": [16.0], "process_cpu": [100.0]}) == [], "0.28 of a core"
+    assert names(completed(), {"system_cpu": [18.0], "process_cpu": [100.0]}) == ["busy_machine"], "0.44 of a core"
+    small = msgspec.structs.replace(MACHINE, logical_cores=2)
+    for system, busy in ((60.0, []), (65.0, ["busy_machine"])):
+        seen = telemetry({"system_cpu": [system], "process_cpu": [100.0]})
+        assert [flag.name for flag in flags_of(completed(), seen, small)] == busy
+
+
 def test_another_gpu_or_an_idle_one_is_not_the_runs() -> None:
     assert names(on_gpu(), {"gpu1_throttle": [1.0] * 5}) == []
     assert names(completed(), {"gpu0_throttle": [1.0] * 5}) == [], "it ran on the CPU"

@@ -62,6 +62,29 @@ def test_other_contents_have_another_digest(tmp_path: Path) -> None:
     assert (fingerprint(file), fingerprint(tmp_path)) != first
 
 
+def test_what_the_finder_leaves_behind_changes_no_digest(tmp_path: Path) -> None:
+    folder = tmp_path / ".hidden" / "data"
+    (folder / "cats").mkdir(parents=True)
+    (folder / "cats" / "one.jpg").write_bytes(b"1")
+    first = fingerprint(folder)
+    (folder / ".DS_Store").write_bytes(b"where the windows were")
+    (folder / "cats" / "._one.jpg").write_bytes(b"attributes")
+    (folder / "cats" / "Icon\r").write_bytes(b"")
+    (folder / ".Spotlight-V100").mkdir()
+    (folder / ".Spotlight-V100" / "index").write_bytes(b"words")
+    assert fingerprint(folder) == first
+    (folder / "cats" / "Icon").write_bytes(b"a file of the user's")
+    assert fingerprint(folder) != first
+    assert fingerprint(folder / ".DS_Store") != fingerprint(folder / "cats" / "._one.jpg"), "named, it counts"
+
+
+def test_a_home_folder_that_is_not_known_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(UsageError, match="home folder is not known") as caught:
+        localise("~/net.pth", fixed=["none"], what="--weights")
+    assert "whole path" in caught.value.hint
+
+
 @pytest.mark.parametrize("feed", ["resident", "pipeline"])
 def test_real_data_by_path_and_no_path_in_the_record(cli: Cli, digits: Path, feed: str) -> None:
     run = cli(

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from metalmark.data.fetch import cache_folder
 from metalmark.downloads import listening
-from metalmark.errors import WeightsError
+from metalmark.errors import FormatError, WeightsError
 from metalmark.plan import Budget
 from metalmark.record import Failed
 from metalmark.runner.launch import run_cell
@@ -25,6 +26,20 @@ save_file = pytest.importorskip("safetensors.numpy").save_file
 BACKBONE = mobilenet_v2.BACKBONE
 BODY = b"these bytes stand for weights"
 NAME = f"mobilenet_v2-{hashlib.sha256(BODY).hexdigest()[:8]}.pth"
+
+
+def test_without_a_home_folder_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (weights.VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    for word in ("imagenet", "~/net.pth"):
+        with pytest.raises(WeightsError, match="home folder is not known") as caught:
+            weights.find(word, "mobilenet_v2")
+        assert weights.VARIABLE in caught.value.message
+    assert weights._shown(tmp_path / "net.pth") == str(tmp_path / "net.pth")
+    with pytest.raises(FormatError, match="home folder is not known") as told:
+        cache_folder()
+    assert weights.VARIABLE in told.value.hint
 
 
 def good() -> dict[str, np.ndarray]:

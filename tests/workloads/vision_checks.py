@@ -157,7 +157,20 @@ def flops() -> dict[str, tuple[float, float]]:
     return found
 
 
+def keep_to_the_cpu(framework: str) -> None:
+    """All of this is the CPU's, and TensorFlow can't hide a GPU any more once it has computed something."""
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+    elif framework == "mlx":
+        from mlx import core as mx
+
+        mx.set_default_device(mx.cpu)
+
+
 def main(framework: str, folder: Path) -> None:
+    keep_to_the_cpu(framework)
     answer: dict[str, Any] = {}
     if framework == "torch":
         import torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from metalmark.backends.limits import LIMITS, Limit
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError
-from metalmark.plan import Dtype, Settings
+from metalmark.plan import Dtype, Loader, Settings
 
 if TYPE_CHECKING:
     from metalmark.backends.base import Backend
@@ -61,10 +61,10 @@ class Framework:
         """Imports the framework: for workers and probes only."""
         return import_module(f"metalmark.backends.{self.name}").BACKEND  # type: ignore[no-any-return]
 
-    def check(self, settings: Settings, device_type: str) -> None:
+    def check(self, settings: Settings, device_type: str, loader: Loader | None = None) -> None:
         """Raise for a setting this framework does not have on this device; nothing asked for is ignored."""
         for limit in self.limits:
-            if limit.forbids(settings, device_type):
+            if limit.forbids(settings, device_type, loader):
                 raise UnsupportedError(f"{limit.flag} on {self.name}, {device_type}: {limit.reason}")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
 import jax
+import jaxlib
 import keras
 import numpy as np
 from jax import numpy as jnp
@@ -30,6 +30,7 @@ from metalmark.backends.keras_common import (
     total_loss,
     unknown_memory,
 )
+from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
 from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
@@ -149,13 +150,18 @@ class JaxBackend:
     session = JaxSession
 
     def probe(self) -> Probe:
-        versions = {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib"), "keras": keras.__version__}
+        versions = {
+            "jax": jax.__version__,
+            "jaxlib": version_of("jaxlib", jaxlib) or UNKNOWN,
+            "keras": keras.__version__,
+        }
         return Probe(framework=self.name, versions=versions, devices=_reports())
 
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[JaxSession]:
         device = _resolve(plan.device)
-        FRAMEWORKS[self.name].check(plan.settings, DEVICE_TYPES.get(device.platform, device.platform))
+        device_type = DEVICE_TYPES.get(device.platform, device.platform)
+        FRAMEWORKS[self.name].check(plan.settings, device_type, plan.loader)
         # On NVIDIA JAX computes float32 in TensorFloat-32 unless told not to: float32 here means float32.
         precision = "tensorfloat32" if plan.settings.dtype is Dtype.TF32 else "highest"
         jax.config.update("jax_default_matmul_precision", precision)
@@ -212,7 +218,7 @@ def _why_no_cuda() -> tuple[str, str]:
 
 def _why_no_metal() -> tuple[str, str]:
     if platform.system() != "Darwin":
-        return "Metal is Apple's: this is no Mac.", ""
+        return "Metal is Apple's: this is not a Mac.", ""
     return (
         "on a Mac, JAX is a CPU framework: jax-metal ended with 0.1.1 in 2024 and breaks from jax 0.5.1 on.",
         "For the GPU of a Mac use --framework mlx or torch.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metalmark.plan import Settings
+from metalmark.plan import Loader, Settings
 
 NOWHERE: tuple[str, ...] = ()
 
@@ -17,6 +17,8 @@ class Limit:
     setting: str
     value: object = True
     only: tuple[str, ...] = NOWHERE
+    loader: bool = False
+    """It is one of the loader's settings, which only a plan with a pipeline has."""
     reason: str
 
     @property
@@ -24,14 +26,16 @@ class Limit:
         name = f"--{self.setting.replace('_', '-')}"
         return name if self.value in (True, None) else f"{name} {self.value}"
 
-    def forbids(self, settings: Settings, device_type: str) -> bool:
-        asked = getattr(settings, self.setting)
+    def forbids(self, settings: Settings, device_type: str, loader: Loader | None = None) -> bool:
+        holder = (loader or Loader()) if self.loader else settings
+        asked = getattr(holder, self.setting)
         wanted = asked not in (None, False) if self.value in (True, None) else asked == self.value
         return bool(wanted) and device_type not in self.only
 
 
 _TF32 = "TensorFloat-32 is a mode of NVIDIA's matrix units (Ampere and newer); nothing else has it."
 _GRAPH = "only PyTorch captures whole-step CUDA graphs here."
+_PIN = "only PyTorch's loader pins memory."
 _THREADS = "the number of CPU threads decides nothing when the work is on an accelerator."
 
 LIMITS: dict[str, tuple[Limit, ...]] = {
@@ -43,9 +47,23 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
             reason="a CUDA graph needs an NVIDIA GPU; Metal and the CPU have nothing to capture into.",
         ),
         Limit(setting="threads", only=("cpu",), reason=_THREADS),
+        Limit(
+            setting="pin",
+            loader=True,
+            only=("cuda",),
+            reason="pinned memory is for copies to an NVIDIA GPU. Apple's GPU shares the CPU's memory: PyTorch drops "
+            "the setting there, and copies that nobody waits for gave wrong data (pytorch#139550).",
+        ),
     ),
     "tensorflow": (
         Limit(setting="dtype", value="tf32", only=("cuda",), reason=_TF32),
+        Limit(
+            setting="dtype",
+            value="bfloat16",
+            only=("cpu", "cuda"),
+            reason="nothing says that tensorflow-metal computes in bfloat16, and TensorFlow runs what a GPU lacks on "
+            "the CPU without a word. Use float16.",
+        ),
         Limit(setting="graph", reason=_GRAPH),
         Limit(
             setting="compile",
@@ -54,12 +72,14 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(setting="fused", reason="Keras optimisers have no fused implementation."),
         Limit(setting="threads", only=("cpu",), reason=_THREADS),
+        Limit(setting="pin", loader=True, reason=_PIN),
     ),
     "jax": (
         Limit(setting="dtype", value="tf32", only=("cuda",), reason=_TF32),
         Limit(setting="graph", reason=_GRAPH),
         Limit(setting="fused", reason="Keras optimisers have no fused implementation."),
         Limit(setting="threads", only=("cpu",), reason=_THREADS),
+        Limit(setting="pin", loader=True, reason=_PIN),
     ),
     "mlx": (
         Limit(
@@ -71,6 +91,7 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
         Limit(setting="graph", reason=_GRAPH),
         Limit(setting="fused", reason="MLX optimisers have no fused implementation; --compile fuses the update."),
         Limit(setting="threads", value=None, reason="MLX has no switch for its CPU threads."),
+        Limit(setting="pin", loader=True, reason=_PIN),
     ),
     "fake": (Limit(setting="graph", reason=_GRAPH),),
 }

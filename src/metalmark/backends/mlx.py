@@ -6,7 +6,6 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from metalmark.backends.base import DeviceReport, Placement, Probe
 from metalmark.backends.batches import Feeder, Placed, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.fingerprint import fingerprint_of
+from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
@@ -140,12 +140,12 @@ class MlxBackend:
     session = MlxSession
 
     def probe(self) -> Probe:
-        return Probe(framework=self.name, versions={"mlx": metadata.version("mlx")}, devices=_reports())
+        return Probe(framework=self.name, versions={"mlx": version_of("mlx", mx) or UNKNOWN}, devices=_reports())
 
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[MlxSession]:
         device, device_type = _resolve(plan.device)
-        FRAMEWORKS[self.name].check(plan.settings, device_type)
+        FRAMEWORKS[self.name].check(plan.settings, device_type, plan.loader)
         if plan.settings.compile:
             _require_compiler(device_type)
         before = mx.default_device()
@@ -212,7 +212,7 @@ def _why_no_cuda() -> tuple[str, str]:
 
 def _why_no_metal() -> tuple[str, str]:
     if platform.system() != "Darwin":
-        return "Metal is Apple's: this is no Mac.", ""
+        return "Metal is Apple's: this is not a Mac.", ""
     return "MLX finds no Metal GPU: this Mac is a virtual machine, or its macOS is too old.", "MLX needs macOS 14."
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from typing import Any
 
 import keras
@@ -27,6 +26,7 @@ from metalmark.backends.keras_common import (
     total_loss,
     unknown_memory,
 )
+from metalmark.backends.versions import version_of
 from metalmark.feeds.on_tensorflow import tensorflow_loader
 from metalmark.feeds.source import Source
 from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
@@ -96,6 +96,9 @@ class TensorflowSession:
             info = tf.config.experimental.get_memory_info(self.placement.device)
         except (ValueError, tf.errors.OpError) as error:
             return unknown_memory(f"TensorFlow has no counters for {self.placement.device}: {error}")
+        if not info["peak"]:
+            # The weights are there, so something is held: tensorflow-metal's allocator counts nothing and says 0.
+            return unknown_memory(f"{self.placement.device} counts no memory in TensorFlow: it says 0 bytes")
         return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[..., Any]:
@@ -141,7 +144,7 @@ class TensorflowBackend:
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
         device_type, gpus = _resolve(plan.device)
-        FRAMEWORKS[self.name].check(plan.settings, device_type)
+        FRAMEWORKS[self.name].check(plan.settings, device_type, plan.loader)
         # Placement is by what TensorFlow can see; both this and the threads are fixed once its runtime is up.
         tf.config.set_visible_devices(gpus, "GPU")
         for gpu in gpus:
@@ -203,7 +206,7 @@ def _why_no_cuda() -> tuple[str, str]:
 
 def _why_no_metal() -> tuple[str, str]:
     if platform.system() != "Darwin":
-        return "Metal is Apple's: this is no Mac.", ""
+        return "Metal is Apple's: this is not a Mac.", ""
     if platform.machine() != "arm64":
         return "this Python is x86_64 (an Intel Mac, or Rosetta).", f"Install an arm64 Python. {METAL_FIX}"
     plugin = _metal_plugin()
@@ -213,10 +216,7 @@ def _why_no_metal() -> tuple[str, str]:
 
 
 def _metal_plugin() -> str | None:
-    try:
-        return metadata.version("tensorflow-metal")
-    except metadata.PackageNotFoundError:
-        return None
+    return version_of("tensorflow-metal")
 
 
 def _short(device: str) -> str:

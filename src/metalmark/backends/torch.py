@@ -41,9 +41,11 @@ class TorchSession:
         self._model = recipe.model.to(device=device, memory_format=layout).train(training)
         self._trainable = [p for p in self._model.parameters() if p.requires_grad]
         loader = plan.loader or Loader()
+        # Only CUDA orders such copies with the work that reads them; on Metal they gave wrong data (pytorch#139550).
+        wait = not (loader.pin and device.type == "cuda")
 
         def place(tensors: Any) -> tuple[Tensors, torch.Tensor]:
-            *inputs, targets = (_to_device(tensor, device, layout, wait=not loader.pin) for tensor in tensors)
+            *inputs, targets = (_to_device(tensor, device, layout, wait=wait) for tensor in tensors)
             return tuple(inputs), targets
 
         self._place = place
@@ -148,6 +150,7 @@ class TorchSession:
                 "a gradient overflowed, which a graph can't.",
                 hint="Add --fused, or use --dtype bfloat16.",
             )
+        _require_scaler(self._device.type, settings)
         scaler = self._scaler = torch.amp.GradScaler(self._device.type)
 
         def scaled(value: torch.Tensor) -> None:
@@ -213,7 +216,7 @@ class TorchBackend:
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TorchSession]:
         device, kind = resolve(plan.device)
-        FRAMEWORKS[self.name].check(plan.settings, kind.type)
+        FRAMEWORKS[self.name].check(plan.settings, kind.type, plan.loader)
         if plan.settings.threads is not None:
             torch.set_num_threads(plan.settings.threads)
         # cuDNN uses TensorFloat-32 unless told not to: float32 here means float32.
@@ -227,7 +230,8 @@ class TorchBackend:
         if isinstance(error, torch.OutOfMemoryError):
             return True
         text = str(error)
-        return "out of memory" in text or "can't allocate memory" in text
+        # Metal's words for a buffer that is larger than the GPU may have: "Invalid buffer size: 24.00 GiB".
+        return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
 
 
 def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_format, *, wait: bool) -> torch.Tensor:
@@ -262,6 +266,24 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
 def logits_of(output: Any) -> torch.Tensor:
     """Models of transformers answer with an object that holds the logits."""
     return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def _require_scaler(device_type: str, settings: Settings) -> None:
+    """What scales a float16 loss on Metal came with PyTorch 2.8; before that its first step failed on float64."""
+    if device_type != "mps":
+        return
+    major, minor = map(int, torch.__version__.split(".")[:2])
+    if (major, minor) < (2, 8):
+        raise UnsupportedError(
+            f"--dtype float16 in training on torch, mps: PyTorch {torch.__version__} can't scale the loss there.",
+            hint="PyTorch 2.8 and newer can; or use --dtype bfloat16 or float32.",
+        )
+    if settings.fused:
+        raise UnsupportedError(
+            "--dtype float16 with --fused on torch, mps: PyTorch's fused optimisers on Metal were seen to ignore the "
+            "scale of the loss (pytorch#186360), so the update would be wrong.",
+            hint="Leave --fused out, or use --dtype bfloat16.",
+        )
 
 
 def _require_images(model: torch.nn.Module) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from typing import Protocol
 
 import torch
 
 from metalmark.backends.base import DeviceReport
 from metalmark.errors import UnsupportedError
+from metalmark.machine import apple, virtual
 from metalmark.plan import Device, DeviceKind
 from metalmark.record import Absent, DeviceMemory
+from metalmark.scrub import scrub
 
+REASON_CHARS = 300
 NO_PEAK = Absent(reason="PyTorch has no peak counter for this device; see the process footprint in telemetry")
 
 
@@ -83,9 +87,12 @@ class Mps:
 
     def report(self) -> DeviceReport:
         if torch.backends.mps.is_available():
-            return DeviceReport(word="mps", name=self.name(0), present=True)
-        if platform.system() != "Darwin":
-            reason, fix = "Metal is Apple's: this is no Mac.", ""
+            refusal = metal_refusal()
+            if not refusal:
+                return DeviceReport(word="mps", name=self.name(0), present=True)
+            reason, fix = refusal, "Use --device cpu here."
+        elif platform.system() != "Darwin":
+            reason, fix = "Metal is Apple's: this is not a Mac.", ""
         elif platform.machine() != "arm64":
             reason = "this Python is x86_64 (an Intel Mac, or Rosetta)."
             fix = "On Apple Silicon install an arm64 Python, then PyTorch again."
@@ -144,7 +151,26 @@ def accelerator() -> str | None:
     if not torch.accelerator.is_available():
         return None
     found = torch.accelerator.current_accelerator()
-    return None if found is None else str(found.type)
+    if found is None or (found.type == "mps" and metal_refusal()):
+        return None
+    return str(found.type)
+
+
+@cache
+def metal_refusal() -> str:
+    """Return why Metal gives PyTorch no memory; empty if it does.
+
+    In a virtual machine, PyTorch calls Metal available, and its first allocation of 256 bytes fails.
+    """
+    try:
+        torch.ones(1, device="mps")
+        torch.mps.synchronize()
+    except RuntimeError as error:
+        if virtual.machine_of_mac(apple.read_sysctl()):
+            return "this Mac is a virtual machine, whose Metal device gives PyTorch no memory."
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return scrub(f"Metal gives PyTorch no memory: {said}")[:REASON_CHARS]
+    return ""
 
 
 def resolve(word: Device) -> tuple[torch.device, TorchDevice]:

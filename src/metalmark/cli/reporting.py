@@ -105,8 +105,14 @@ def open_page(path: Path | None, form: str) -> None:
 
 
 def has_desktop() -> bool:
-    """A browser in a terminal would take that over, so none is asked for where there are no windows."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    """A browser in a terminal would take that over, so none is asked for where there are no windows.
+
+    A Mac always has windows, but over ssh they are not where the user sits. X's can come through ssh, and say so.
+    """
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return True
+    remote = os.environ.get("SSH_CONNECTION") or os.environ.get("SSH_TTY")
+    return sys.platform in ("darwin", "win32") and not remote
 
 
 def _default(store: RunStore) -> list[str]:

@@ -24,7 +24,7 @@ from metalmark.report.terminal import print_table, wide_console
 from metalmark.report.training_table import training_table
 from metalmark.runner.describe import describe
 from metalmark.runner.expand import combine, require
-from metalmark.runner.local import localise, localise_params
+from metalmark.runner.local import expanded, localise, localise_params
 from metalmark.runner.values import parse_device
 from metalmark.store.place import store_path
 from metalmark.store.trainings import TrainingStore, indexing
@@ -184,7 +184,7 @@ def begun(request: Request) -> TrainingRecord:
 
 def new_folder(out: str | None, workload: str, identifier: str) -> Path:
     name = workload.replace(":", "-").removesuffix(".py")
-    folder = Path(out).expanduser() if out else trainings_folder() / f"{name}-{identifier}"
+    folder = expanded(out) if out else trainings_folder() / f"{name}-{identifier}"
     if (folder / LAST).exists() or (folder / LINEUP).exists():
         raise UsageError(
             f"{folder} holds a training already.",
@@ -211,7 +211,7 @@ def find_folder(word: str | None) -> Path:
     """A folder as given, the folder of a training by its id or name, or the last one's."""
     if not word:
         return _last_folder()
-    folder = Path(word).expanduser().resolve()
+    folder = expanded(word).resolve()
     if not folder.is_dir():
         with TrainingStore(store_path(), readonly=True) as store:
             rows = store.find_trainings(word)

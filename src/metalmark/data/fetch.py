@@ -21,11 +21,17 @@ TIMEOUT_S = 30
 def cache_folder() -> Path:
     """METALMARK_CACHE/data, or data under the user's cache folder."""
     given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given).expanduser() / "data"
-    import platformdirs
+    try:
+        if not given:
+            import platformdirs
 
-    return Path(platformdirs.user_cache_dir("metalmark", appauthor=False)) / "data"
+            given = platformdirs.user_cache_dir("metalmark", appauthor=False)
+        return Path(given).expanduser() / "data"
+    except RuntimeError as error:
+        raise FormatError(
+            "Downloaded data has no place: this user's home folder is not known.",
+            hint=f"Name a folder by its whole path with {VARIABLE}. {WITHOUT}",
+        ) from error
 
 
 def fetch(dataset: str) -> dict[str, Path]:

@@ -50,9 +50,9 @@ class Cell:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The device's own peak where it counts one."""
+        """The device's own peak where it counts one; tensorflow-metal counted none, and older records have its 0."""
         peaks = [run.memory.peak_bytes for run in self.completed]
-        known = [peak for peak in peaks if isinstance(peak, int)]
+        known = [peak for peak in peaks if isinstance(peak, int) and peak > 0]
         return max(known) if known else None
 
     @property

@@ -35,7 +35,7 @@ def absence(plan: Plan, probe: Probe | NoAnswer | None) -> Failed | None:
     if present is None:
         return _absent(f"{title} has no {_name(plan.device.kind)} here.", reports)
     try:
-        FRAMEWORKS[plan.framework].check(plan.settings, present.word)
+        FRAMEWORKS[plan.framework].check(plan.settings, present.word, plan.loader)
     except UnsupportedError as error:
         return Failed(kind=FailureKind.UNSUPPORTED, message=error.message, hint=error.hint)
     return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 
+from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.machine.identity import identify
 from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
 from metalmark.record import Completed, Record
@@ -56,14 +56,10 @@ def measured_before(plans: Sequence[Plan], records: Iterable[Record]) -> dict[in
 
 
 def _same(version: str | None, installed: str | None) -> bool:
-    """PyTorch calls itself 2.13.0+cu130 where its package may be called 2.13.0."""
-    return version is not None and installed in (version, version.partition("+")[0])
+    """PyTorch calls itself 2.13.0+cu130 where its package may be called 2.13.0. Two unknown ones may differ."""
+    return version not in (None, UNKNOWN) and installed in (version, version.partition("+")[0])
 
 
 def _installed(framework: str) -> str | None:
-    for name in (framework, f"{framework}-cpu", f"{framework}-macos"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    names = (framework, f"{framework}-cpu", f"{framework}-macos")
+    return next((version for name in names if (version := version_of(name)) is not None), None)

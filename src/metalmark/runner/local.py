@@ -13,6 +13,9 @@ from metalmark.workload import WorkloadInfo
 WHOLE_FILE_BYTES = 64 << 20
 """Larger files are known by their size and both ends: hashing a data set at each start would take minutes."""
 
+ICON = "Icon\r"
+"""Where the Finder keeps a folder's own picture; the line end is part of the name."""
+
 
 def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[str, str]]:
     """A list of words, some of them paths: the same list as records may hold it, and where each file lies."""
@@ -21,7 +24,7 @@ def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[s
         if given in known:
             words.append(given)
             continue
-        path = Path(given).expanduser()
+        path = expanded(given)
         if not path.exists():
             raise UsageError(
                 f"{what} is {', '.join(sorted(known))} or a path; there is no file or folder {given}.",
@@ -31,6 +34,16 @@ def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[s
         words.append(label)
         paths[label] = str(path.resolve())
     return ",".join(words), paths
+
+
+def expanded(text: str) -> Path:
+    """A path as typed, ~ replaced by the home folder that it stands for."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{text} can't be found: that home folder is not known.", hint="Write the whole path."
+        ) from error
 
 
 def localise_params(
@@ -49,7 +62,7 @@ def localise_params(
 
 def fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if _counts(each, path))
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.relative_to(path) if path.is_dir() else ''} {size}\n".encode())
@@ -63,3 +76,9 @@ def fingerprint(path: Path) -> str:
                 opened.seek(-(1 << 20), 2)
                 digest.update(opened.read())
     return digest.hexdigest()
+
+
+def _counts(file: Path, folder: Path) -> bool:
+    """Hidden files are the system's: macOS leaves .DS_Store, ._ files and Icon behind in a folder that is looked at."""
+    parts = file.relative_to(folder).parts
+    return not any(part.startswith(".") for part in parts) and parts[-1] != ICON and file.is_file()

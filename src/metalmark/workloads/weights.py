@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,8 @@ def find(word: str, architecture: str) -> Path | None:
         return None
     if word == IMAGENET:
         return _published(PUBLISHED[architecture])
-    path = Path(word).expanduser()
+    with _known_home(word):
+        path = Path(word).expanduser()
     if path.is_file():
         return path
     what = "is a folder" if path.is_dir() else "is no file here"
@@ -59,11 +61,23 @@ def load(path: Path, shapes: Mapping[str, tuple[int, ...]], rename: Callable[[st
 def folder() -> Path:
     """METALMARK_CACHE/weights, or weights under the user's cache folder."""
     given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given).expanduser() / "weights"
-    import platformdirs
+    with _known_home(given or "imagenet"):
+        if not given:
+            import platformdirs
 
-    return Path(platformdirs.user_cache_dir("metalmark", appauthor=False)) / "weights"
+            given = platformdirs.user_cache_dir("metalmark", appauthor=False)
+        return Path(given).expanduser() / "weights"
+
+
+@contextmanager
+def _known_home(word: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise WeightsError(
+            f"{word}: this user's home folder is not known. Give --weights a whole path, or name a folder for "
+            f"downloads with {VARIABLE}."
+        ) from error
 
 
 def _published(name: str) -> Path:
@@ -120,7 +134,7 @@ def _shown(path: Path) -> str:
         return f"${VARIABLE}/weights/{path.name}"
     try:
         return f"$HOME/{path.relative_to(Path.home())}"
-    except ValueError:
+    except (ValueError, RuntimeError):  # it is not in the home folder, or no home folder is known
         return str(path)
 
 
