@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import IO
 
+from msgspec import Struct
+
 from metalmark.machine.processes import signal_group
 from metalmark.record import Absent
 from metalmark.scrub import scrub
@@ -25,9 +27,29 @@ _REAP_S = 1.0
 _REASON_CHARS = 200
 
 
+class Printed(Struct, frozen=True, kw_only=True):
+    """What a tool that came to its end printed."""
+
+    status: int
+    out: str
+    err: str
+
+
 def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) -> str | Absent:
     """What the tool printed. `partial` also takes it from a tool that ended with an error: `sysctl` asked
     for ten keys of which one is unknown prints the other nine and exits 1."""
+    printed = ask_tool(argv, timeout_s)
+    if isinstance(printed, Absent):
+        return printed
+    if printed.status == 0 or (partial and printed.out.strip()):
+        return printed.out
+    lines = printed.err.strip().splitlines() or ["it said nothing"]
+    tool = PurePath(argv[0]).name
+    return Absent(f"{tool} ended with status {printed.status}: {scrub(lines[-1])[:_REASON_CHARS]}")
+
+
+def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
+    """Both outputs and the exit code; the reason where the tool could not be started or did not come to its end."""
     tool = PurePath(argv[0]).name
     try:
         process = subprocess.Popen(
@@ -54,10 +76,7 @@ def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) ->
             _end(process)
             return Absent(f"{tool} {printed.reason}")
     out, err = (data.decode("utf-8", "replace") for data in printed)
-    if process.returncode == 0 or (partial and out.strip()):
-        return out
-    lines = err.strip().splitlines() or ["it said nothing"]
-    return Absent(f"{tool} ended with status {process.returncode}: {scrub(lines[-1])[:_REASON_CHARS]}")
+    return Printed(status=process.returncode, out=out, err=err)
 
 
 def _read_to_the_end(
