@@ -222,9 +222,12 @@ def test_telemetry_can_be_switched_off(cli: Cli) -> None:
 
 
 def test_steering_variables_are_recorded_without_paths(cli: Cli) -> None:
-    run = cli("bench", "fake", *QUICK, "--json", OMP_NUM_THREADS="3", XLA_FLAGS="--xla_dump_to=/home/ada/dump")
+    run = cli("bench", "fake", *QUICK, "--json", OMP_NUM_THREADS="3", MTL_DEBUG_LAYER="1",
+              METALMARK_CACHE="/home/ada/cache", XLA_FLAGS="--xla_dump_to=/home/ada/dump")  # fmt: skip
     (record,) = json.loads(run.stdout)["records"]
     assert record["software"]["environment"]["OMP_NUM_THREADS"] == "3"
+    assert record["software"]["environment"]["MTL_DEBUG_LAYER"] == "1", "Metal's own checks slow it down"
+    assert "METALMARK_CACHE" not in record["software"]["environment"]
     assert "ada" not in run.stdout
 
 

@@ -11,7 +11,8 @@ import pytest
 from metalmark.cli import reporting
 from metalmark.codec import encode_export
 from metalmark.plan import Plan
-from metalmark.record import Record
+from metalmark.record import DeviceMemory, Record, Series, Telemetry
+from metalmark.report.cells import cells_of
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
 from metalmark.store.watched import WatchedStore
@@ -54,6 +55,15 @@ def test_the_last_sweep_as_one_page(cli: Cli, store_file: Path, tmp_path: Path) 
     assert OLD not in body
     assert "training on jax cpu" in body, "what has not run yet is said"
     assert "mlx not run: it is not installed." in body, "and what was left out"
+
+
+def test_a_peak_of_no_bytes_is_no_peak() -> None:
+    """Older records have it from tensorflow-metal, which counts nothing: what the process held is told instead."""
+    nothing = DeviceMemory(live_bytes=0, driver_bytes=0, peak_bytes=0)
+    held = Series(name="process_memory", unit="bytes", source="test", at_s=(4.5,), values=(3e8,))
+    (cell,) = cells_of([record(run(placed_on="GPU:0", memory=nothing), telemetry=Telemetry(hz=5.0, series=(held,)))])
+    assert cell.peak_bytes is None
+    assert cell.memory_bytes == 300_000_000
 
 
 @pytest.mark.parametrize(

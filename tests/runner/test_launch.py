@@ -150,7 +150,7 @@ def darwins_killpg(group: int, number: int) -> None:
 def _group_of(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
-    except ProcessLookupError:
+    except OSError:  # it has just ended, or is nobody's to ask about
         return None
 
 

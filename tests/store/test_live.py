@@ -75,6 +75,8 @@ def test_a_process_that_is_gone_is_known(store_file: Path) -> None:
     (found,) = read_all(store_file)
     assert not found.alive, "it is still shown, as ended"
     assert not status(pid=os.getpid(), process_s=1.0).alive, "the number was given to another process"
+    began_s = psutil.Process().create_time()
+    assert status(process_s=began_s - 20).alive, "the clock was corrected meanwhile"
     clear_left_behind(store_file)
     assert read_all(store_file) == []
 

@@ -21,11 +21,13 @@ from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
+from metalmark.machine.tools import run_tool
 from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.record import DeviceMemory
+from metalmark.record import Absent, DeviceMemory
 from metalmark.workload import Recipe, Workload
 
 HALF = {Dtype.BFLOAT16: mx.bfloat16, Dtype.FLOAT16: mx.float16}
+TOOL_S = 5.0
 LOSS_SCALE = 1024.0
 """Small gradients are zero in float16 unless the loss is scaled up. Fixed: MLX has no dynamic scaler."""
 CPU_KERNELS = "MLX keeps the CPU kernels it compiles in a folder: only the first run's first step makes them."
@@ -263,11 +265,20 @@ def _count(arrays: Any) -> int:
 
 def _require_compiler(device_type: str) -> None:
     """Where it can't compile, MLX runs the plain function and says nothing."""
-    if device_type == "cpu" and shutil.which("g++") is None:
+    if device_type == "cpu" and not _has_compiler():
         raise UnsupportedError(
-            "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not on the PATH.", hint="Install g++."
+            "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not here.",
+            hint="Install g++; on a Mac: xcode-select --install",
         )
     mx.enable_compile()  # else a MLX_DISABLE_COMPILE of any value would undo the setting
+
+
+def _has_compiler() -> bool:
+    found = shutil.which("g++")
+    if platform.system() == "Darwin" and found == "/usr/bin/g++":
+        # Every Mac has this one; without the developer tools, all it does is ask to install them.
+        return not isinstance(run_tool(["/usr/bin/xcode-select", "-p"], TOOL_S), Absent)
+    return found is not None
 
 
 def _require_images(model: Any) -> None:

@@ -21,8 +21,8 @@ from metalmark.scrub import scrub
 from metalmark.sweep import Sweep, new_id, now_utc
 
 STEERING = (
-    "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "MKL_", "MLX_", "NVIDIA_TF32", "OMP_", "OPENBLAS_", "PJRT_",
-    "PYTORCH_", "TF_", "TORCH", "VECLIB_", "XLA_",
+    "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "METAL_", "MKL_", "MLX_", "MTL_", "NVIDIA_TF32", "OMP_",
+    "OPENBLAS_", "PJRT_", "PYTORCH_", "TF_", "TORCH", "VECLIB_", "XLA_",
 )  # fmt: skip
 """Variables that change what a framework does, by how their names begin."""
 OTHERS = ("TF_CLI", "TF_VAR")

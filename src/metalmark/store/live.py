@@ -26,8 +26,9 @@ MOST_POINTS = 240
 MOST_MISSES = 5
 FORGET_S = 600.0
 """How long one that was left behind is shown as ended before it is taken away."""
-SAME_S = 2.0
-"""Two readings of when a process began are of one process if they differ by less: the system's ticks are coarse."""
+SAME_S = 60.0
+"""Two readings of when a process began are of one process if they differ by less: they are told by the wall clock,
+which a Mac corrects when it wakes. No number is given to another process within a minute of the first one's start."""
 
 UNITS = {"_power": "W", "_memory": "bytes", "_utilisation": "%", "_cpu": "%", "_temperature": "°C"}
 """Of a sensor's series, by how its name ends: those that are shown while it runs."""

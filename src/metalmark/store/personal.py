@@ -64,6 +64,11 @@ def without(record: Record) -> Record:
     return msgspec.convert({**changed, "machine": machine}, Record)
 
 
+def cleaned(value: Any) -> Any:
+    """Any plain value, strings inside it included, with a plain word in place of each."""
+    return _changed(value, _cleaner({**_patterns(), **_names()}), top=False)
+
+
 Patterns = dict[str, tuple[re.Pattern[str], str]]
 
 
