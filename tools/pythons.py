@@ -24,9 +24,7 @@ VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 def environment(python: str, version: str) -> Path:
     """Return the folder of an environment with this Python, made or brought up to date."""
     folder = ROOT / "build" / "pythons" / version
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "install.log"
-    log.write_text("")
+    log = new_log(folder, "install")
     if answer(folder / "bin" / "python", VERSION) != version:
         run_stage(f"Python {version}: making its environment", [python, "-m", "venv", "--clear", str(folder)], log)
     command = [*pip_install(folder / "bin" / "python"), "-e", f"{ROOT}[{EXTRAS}]"]
@@ -34,10 +32,17 @@ def environment(python: str, version: str) -> Path:
     return folder
 
 
+def new_log(folder: Path, title: str) -> Path:
+    """Return an empty file beside the environment, which is emptied whenever it is made anew."""
+    log = folder.with_name(f"{folder.name}-{title.replace(' ', '-')}.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    return log
+
+
 def run_tests(folder: Path, title: str, arguments: tuple[str, ...]) -> tuple[bool, str]:
     """Return whether these tests pass, and pytest's own last line with the names of those that failed."""
-    log = folder / f"{title.replace(' ', '-')}.log"
-    log.write_text("")
+    log = new_log(folder, title)
     # Both cores, and a file's tests in one process, as make test runs them.
     pytest = [str(folder / "bin" / "python"), "-m", "pytest", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
     try:
