@@ -57,6 +57,18 @@ def test_energy_is_of_the_measured_window_alone() -> None:
     assert by_power.joules == pytest.approx(100)
 
 
+def test_a_part_that_used_nothing_used_nothing_and_a_device_whose_counter_stood_still_is_unknown() -> None:
+    """A Mac's neural engine draws no power in most trainings; the GPU that trained can't have drawn none."""
+    still = series("ane_power", lambda _: 0, "macmon, modelled"), series("gpu0_power", lambda _: 0, "macmon, modelled")
+    found = derived(seen(*still))
+    (engine,) = found.others
+    assert (engine.part, engine.joules) == ("ane", 0)
+    assert isinstance(engine.samples_per_joule, Absent)
+    assert isinstance(found.energy, Absent)
+    assert "stood still" in found.energy.reason
+    assert "energy of ane: none" in record_page([seen(*still)])
+
+
 def test_the_device_decides_whose_energy_it_is() -> None:
     gpu, cpu = series("gpu0_power", lambda _: 300), series("cpu_power", lambda _: 50, "macmon, modelled")
     on_gpu, on_cpu = derived(seen(gpu, cpu)), derived(seen(gpu, cpu, run=completed()))

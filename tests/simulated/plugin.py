@@ -5,6 +5,7 @@ It is copied beside the built library, where worker processes find it as a vendo
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def current_device() -> int:
 
 def synchronize(device: object = None) -> None:
     torch.accelerator.synchronize(device)
+
+
+def held_bytes() -> int:
+    """What the device's tensors hold now."""
+    count = ctypes.CDLL(str(LIBRARY)).simulated_held
+    count.restype = ctypes.c_size_t
+    return int(count())
 
 
 def _is_in_bad_fork() -> bool:

@@ -1,15 +1,41 @@
 """DoctorBundle: what the doctor saw of a machine, and what its system tools printed, in one file without names.
 
-An owner of a Mac sends one; it tells us what the recorded outputs did not, and becomes a new machine for the tests.
+An owner of a Mac sends one: it tells us what no document does, and becomes a machine of our tests.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 from msgspec import Struct
 
+import metalmark
+from metalmark.doctor.installed import ASKING, normalised
 from metalmark.doctor.scene import Scene
+from metalmark.errors import UsageError
+from metalmark.machine.mac_tools import COMMANDS, DISPLAYS
+from metalmark.machine.tools import Printed, ask_tool
+from metalmark.record import Absent, Telemetry
+from metalmark.runner.job import write_whole
+from metalmark.store.personal import cleaned
+from metalmark.telemetry.sampler import Sampler
+from metalmark.telemetry.sensors import default_sensors
 
 SCHEMA = 1
+TOOL_S = 5.0
+SAMPLED_S = 3.0
+HZ = 2.0
+MACMON = ("macmon", "pipe")
+_BATTERY_ID = re.compile(r"\(id=-?\d+\)")
+
+Ask = Callable[[Sequence[str], float], Printed | Absent]
 
 
 class ToolAnswer(Struct, frozen=True, kw_only=True):
@@ -27,3 +53,91 @@ class DoctorBundle(Struct, frozen=True, kw_only=True):
     metalmark: str
     scene: Scene
     answers: tuple[ToolAnswer, ...]
+    telemetry: Telemetry = Telemetry(hz=None)
+    """What the sensors gave in a few seconds, and why others gave nothing."""
+
+
+def make_bundle(scene: Scene, *, ask: Ask = ask_tool, sample: Callable[[], Telemetry] | None = None) -> DoctorBundle:
+    """Ask every system tool once more, and keep its answer as it stands."""
+    commands = _commands() if scene.mac else {}
+    answers = tuple(_answer(argv, ask(typed, TOOL_S)) for argv, typed in commands.items())
+    bundle = DoctorBundle(
+        metalmark=metalmark.__version__,
+        scene=msgspec.structs.replace(scene, packages=_public_packages(scene)),
+        answers=answers,
+        telemetry=(sample or sample_sensors)(),
+    )
+    plain = msgspec.to_builtins(bundle)
+    # The commands are our own words: a path in one of them is nobody's.
+    own = [answer.pop("argv") for answer in plain["answers"]]
+    clean = cleaned(plain)
+    for answer, argv in zip(clean["answers"], own, strict=True):
+        answer["argv"] = argv
+    return msgspec.convert(clean, DoctorBundle)
+
+
+def sample_sensors() -> Telemetry:
+    sampler = Sampler(default_sensors(os.getpid()), HZ, time.monotonic())
+    sampler.start()
+    time.sleep(SAMPLED_S)
+    return sampler.stop(1.0)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Say at once what would only be found out when all is collected."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder.", hint=f"Name a file in it: --bundle {path / 'doctor.json'}")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"There is no folder {path.parent} to write the bundle into.", hint="Make it first, or name another."
+        )
+
+
+def write_bundle(path: Path, bundle: DoctorBundle) -> int:
+    """Write the file whole or not at all; its size in bytes."""
+    data = msgspec.json.format(msgspec.json.encode(bundle), indent=1)
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise UsageError(
+            f"The bundle can't be written to {path}: {error.strerror or error}.",
+            hint="Name a file in a folder that exists and that you may write to.",
+        ) from error
+    return len(data)
+
+
+def _public_packages(scene: Scene) -> dict[str, str]:
+    """The frameworks and what they ask for: what else is installed may bear the name of somebody's employer."""
+    asked = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for texts in scene.requirements.values() for text in texts}
+    known = {*ASKING, *map(normalised, asked)}
+    return {name: version for name, version in scene.packages.items() if name in known}
+
+
+def _commands() -> Mapping[tuple[str, ...], tuple[str, ...]]:
+    """The command as Metalmark gives it, and as it is typed here so that it comes to an end."""
+    found = {argv: argv for argv in COMMANDS.values()}
+    if shutil.which(MACMON[0]) is not None:
+        found[MACMON] = (*MACMON, "-s", "2", "-i", "500")
+    return found
+
+
+def _answer(argv: tuple[str, ...], printed: Printed | Absent) -> ToolAnswer:
+    if isinstance(printed, Absent):
+        return ToolAnswer(argv=argv, status=-1, stderr=printed.reason)
+    out = _without_displays(printed.out) if argv == DISPLAYS else _BATTERY_ID.sub("(id=0)", printed.out)
+    return ToolAnswer(argv=argv, status=printed.status, stdout=out, stderr=printed.err)
+
+
+def _without_displays(text: str) -> str:
+    """The GPUs' own entries. The displays below them, which have names and serial numbers, are left out."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    entries = document.get(DISPLAYS[1]) if isinstance(document, dict) else None
+    plain = [
+        {key: value for key, value in entry.items() if isinstance(value, str)}
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict)
+    ]
+    return json.dumps({DISPLAYS[1]: plain}, indent=2)

@@ -16,6 +16,8 @@ from metalmark.telemetry.energy import Energy, energy_of, parts_of
 from metalmark.window import Window
 
 OFF = Absent(reason="telemetry was switched off")
+UNUSED = Absent(reason="it used no energy")
+"""A Mac's neural engine, most of the time."""
 
 
 class Utilisation(Struct, frozen=True, kw_only=True):
@@ -37,7 +39,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     """Before the sweep began."""
     joules_per_step: float
     joules_per_sample: float
-    samples_per_joule: float
+    samples_per_joule: float | Absent
     source: str
     method: str
     modelled: bool
@@ -74,7 +76,7 @@ def derive(record: Record) -> Derived | None:
     few = Absent(reason=f"too few blocks: {len(times)}")
     return Derived(
         utilisation=_utilisation(window, record.machine),
-        energy=_cost(_device(window), run, window, record.telemetry),
+        energy=_device_cost(run, window, record.telemetry),
         others=_others(run, window, record.telemetry),
         growth=_growth(run, window),
         swapped_in_bytes=_swapped(window, "system_swap_in"),
@@ -122,11 +124,19 @@ def _cost(part: str, run: Completed, window: Window, telemetry: Telemetry) -> Co
         idle_w=telemetry.idle_w.get(part, Absent(reason="it was not measured before the run")),
         joules_per_step=used.joules / steps,
         joules_per_sample=used.joules / steps / run.samples_per_step,
-        samples_per_joule=steps * run.samples_per_step / used.joules,
+        samples_per_joule=steps * run.samples_per_step / used.joules if used.joules else UNUSED,
         source=used.source,
         method=used.method,
         modelled=used.modelled,
     )
+
+
+def _device_cost(run: Completed, window: Window, telemetry: Telemetry) -> Cost | Absent:
+    """The cost of the device that did the work: a counter that stood still there did not count."""
+    cost = _cost(_device(window), run, window, telemetry)
+    if isinstance(cost, Cost) and not cost.joules:
+        return Absent(reason=f"the counter of {cost.part} ({cost.source}) stood still")
+    return cost
 
 
 def _others(run: Completed, window: Window, telemetry: Telemetry) -> tuple[Cost, ...]:

@@ -55,6 +55,8 @@ def _energy(derived: Derived) -> list[str]:
 def _cost(cost: Cost) -> str:
     peak = "" if isinstance(cost.peak_w, Absent) else f", {figures(cost.peak_w)} W at most"
     idle = "" if isinstance(cost.idle_w, Absent) else f", {figures(cost.idle_w)} W idle before"
+    if isinstance(cost.samples_per_joule, Absent):
+        return f"energy of {cost.part}: none ({cost.source}; {cost.method})"
     # A source says itself whether it is measured or modelled, and of what.
     return (
         f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; "
