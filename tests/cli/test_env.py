@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -45,6 +46,27 @@ def test_fish_has_its_own_words(cli: Cli) -> None:
 def test_for_programs(cli: Cli) -> None:
     steps = json.loads(cli("env", "--json", KMP_DUPLICATE_LIB_OK="TRUE").stdout)
     assert {"deed": "unset", "name": "KMP_DUPLICATE_LIB_OK"}.items() <= steps[-1].items()
+
+
+NOBODY = """
+import os, pwd, sys
+
+def unknown(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = unknown
+for name in ("HOME", "USER", "LOGNAME"):
+    os.environ.pop(name, None)
+sys.argv = ["metalmark", "env"]
+from metalmark.cli import main
+main()
+"""
+
+
+def test_a_user_without_a_home_folder() -> None:
+    run = subprocess.run([sys.executable, "-c", NOBODY], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("# ")
 
 
 def test_an_unknown_shell(cli: Cli) -> None:

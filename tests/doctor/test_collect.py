@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import runpy
 import sys
 import threading
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from metalmark.backends.base import Probe
 from metalmark.doctor import collect as collecting
-from metalmark.doctor import installed, nvidia, patience
+from metalmark.doctor import here, installed, nvidia, patience
 from metalmark.doctor.catalog import examine
 from metalmark.doctor.collect import Means, collect
 from metalmark.doctor.macos import TOOLS, MacTool, names
@@ -148,13 +149,13 @@ def test_garbage_from_every_tool(
     python: str,
 ) -> None:
     """No check fails on it, every page can be written, and what could not be read is named."""
-    here = {"platform": "darwin", "architecture": "arm64", "python": python, "environment": variables}
+    seen = {"platform": "darwin", "architecture": "arm64", "python": python, "environment": variables}
     found = {"packages": packages, "requirements": {"torch": (requirement,)}, "openmp": ()}
     scene = collect(
         silent,
         mac(
             run=answering(outputs),
-            read_here=lambda: dict(here),
+            read_here=lambda: dict(seen),
             probe=lambda _: answer,
             read_installed=lambda: found,
             read_nvidia=lambda: driver,
@@ -374,6 +375,41 @@ class Driver:
 def test_nvidia_s_driver_says_who_is_there() -> None:
     busy = NvidiaGpu(name="NVIDIA H100", memory_bytes=80 * 2**30, used_bytes=40 * 2**30, processes=1, busy_percent=93)
     assert nvidia.describe(Nvml(Driver())) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
+
+
+def test_a_user_without_a_home_folder_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container started under any number; some folders have no place then, and the others have."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "USER", "LOGNAME", "METALMARK_CACHE", "TORCH_HOME", "HF_HOME", "KERAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    scene = collect(silent, replace(Means(), frameworks=dict))
+    assert [disk.folders for disk in scene.disks] == [("temporary files",)]
+    assert [trouble for trouble in scene.troubles if trouble.tool != "NVML"] == []
+
+
+def test_a_home_folder_that_does_not_exist_is_looked_for_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/nonexistent/ada")
+    folders = {label for disk in here.disks() for label in disk.folders}
+    assert {"PyTorch's cache", "Keras's cache"} <= folders
+
+
+def test_a_folder_that_is_not_ours_to_see_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = Path.exists
+
+    def guarded(path: Path) -> bool:
+        if "secret" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", guarded)
+    monkeypatch.setenv("HF_HOME", "/secret/cache")
+    folders = {label for disk in here.disks() for label in disk.folders}
+    assert "Hugging Face's cache" not in folders
+    assert "temporary files" in folders
 
 
 def test_this_machine_is_collected_without_a_fault_of_ours() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import BinaryIO
 
@@ -14,8 +13,7 @@ STDIN = "-"
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 256 << 20
 """Of a stream: one that never ends is left there."""
-_FILE_NAME = re.compile(r"\S*(/\S*|\.(txt|log|out|err))")
-"""One word like this was meant as a file, and reading it as an error's text would answer another question."""
+_ENDINGS = (".txt", ".log", ".out", ".err")
 _HINT = 'Give the text itself in quotes, a file that holds it, or - for standard input: metalmark doctor --for "..."'
 
 
@@ -33,13 +31,18 @@ def read_error(source: str | None) -> str:
                 text = _read(file)
         except OSError as error:
             raise UsageError(f"{source} can't be read: {error.strerror}.", hint=_HINT) from error
-    elif _FILE_NAME.fullmatch(source):
+    elif _is_file_name(source):
         raise UsageError(f"There is no file {source}.", hint=_HINT)
     else:
         text = source
     if not text.strip():
         raise UsageError("The error's text is empty.", hint=_HINT)
     return text
+
+
+def _is_file_name(source: str) -> bool:
+    """One word like this was meant as a file, and reading it as an error's text would answer another question."""
+    return source.split() == [source] and ("/" in source or source.endswith(_ENDINGS))
 
 
 def _read(stream: BinaryIO) -> str:

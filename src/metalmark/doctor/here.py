@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import psutil  # type: ignore[import-untyped]
 
 from metalmark.data.fetch import cache_folder
 from metalmark.doctor.scene import Disk, OpenFiles, Swap
+from metalmark.errors import MetalmarkError
 from metalmark.machine.cgroup import limits
 from metalmark.machine.cpu import logical_cores, visible_cores
 from metalmark.machine.mac_state import Power
@@ -107,22 +108,22 @@ def parse_meminfo(text: str) -> Swap | None:
 
 def disks() -> tuple[Disk, ...]:
     """Where downloads, weights and compiled kernels go, folders that share a disk put together."""
-    home = Path.home()
-    folders = {
-        "data sets": cache_folder(),
-        "PyTorch's cache": Path(os.environ.get("TORCH_HOME") or home / ".cache" / "torch"),
-        "Hugging Face's cache": Path(os.environ.get("HF_HOME") or home / ".cache" / "huggingface"),
-        "Keras's cache": Path(os.environ.get("KERAS_HOME") or home / ".keras"),
-        "temporary files": Path(tempfile.gettempdir()),
+    folders: dict[str, Callable[[], Path]] = {
+        "data sets": cache_folder,
+        "PyTorch's cache": lambda: Path(os.environ.get("TORCH_HOME") or "~/.cache/torch"),
+        "Hugging Face's cache": lambda: Path(os.environ.get("HF_HOME") or "~/.cache/huggingface"),
+        "Keras's cache": lambda: Path(os.environ.get("KERAS_HOME") or "~/.keras"),
+        "temporary files": lambda: Path(tempfile.gettempdir()),
     }
     shared: dict[int, tuple[list[str], int]] = {}
     for label, folder in folders.items():
-        place = folder.expanduser()
-        while not place.exists() and place != place.parent:
-            place = place.parent
         try:
+            place = folder().expanduser()
+            while not place.exists() and place != place.parent:
+                place = place.parent
             names, _ = shared.setdefault(place.stat().st_dev, ([], shutil.disk_usage(place).free))
-        except OSError:  # a folder that is not ours to see is not one we would write to
+        except (OSError, RuntimeError, MetalmarkError):
+            # Not ours to see, or in the home folder of a user who has none: nothing would be written there.
             continue
         names.append(label)
     return tuple(Disk(folders=tuple(names), free_bytes=free_bytes) for names, free_bytes in shared.values())

@@ -21,8 +21,8 @@ Run = Callable[..., str | Absent]
 TOOL_S = 5.0
 _MIB = 2**20
 
-_SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)\s*([KMGT]?)"
-_SWAP = re.compile(rf"total\s*=\s*{_SIZE}\s+used\s*=\s*{_SIZE}")
+_SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)([KMGT]?)"
+_SWAP = re.compile(rf"total *= *{_SIZE} +used *= *{_SIZE}")
 
 
 class MacTool(Struct, frozen=True, kw_only=True):

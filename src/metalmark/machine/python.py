@@ -9,7 +9,7 @@ import sysconfig
 
 from metalmark.machine.words import to_name
 
-_PACKAGER = re.compile(r"\|\s*packaged by ([^|]+?)\s*\|")
+_PACKAGER = re.compile(r"\| *packaged by ([^|]{1,80})\|")
 
 
 def build() -> str:
@@ -29,5 +29,5 @@ def describe(*, implementation: str, version: str, built_for: str, banner: str, 
     if free_threaded:
         parts.append("free-threaded")
     if packager:
-        parts.append(f"packaged by {packager[1]}")
+        parts.append(f"packaged by {packager[1].strip()}")
     return to_name(", ".join(parts)) or "unknown"

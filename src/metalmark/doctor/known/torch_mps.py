@@ -162,7 +162,7 @@ ERRORS = (
     ),
     KnownError(
         name="metal-assertion",
-        pattern=r"MPS\w+\.mm:\d+: failed assertion|failed assertion .{0,120}(MPS|MTL|NDArray)",
+        pattern=r"MPS\w{1,120}\.mm:\d+: failed assertion|failed assertion .{0,120}(MPS|MTL|NDArray)",
         happened="Apple's own library stopped the process: a shape or layout that its kernel does not take. Python "
         "can't catch it.",
         change="Update macOS and PyTorch first. Then find the operation: run on the CPU, or halve the model until it "
