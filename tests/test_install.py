@@ -267,6 +267,7 @@ def test_progress_is_one_changing_line_on_a_terminal(tmp_path: Path) -> None:
         ("  Downloading jax-0.10.2.whl.metadata (9 kB)", "downloading jax-0.10.2.whl.metadata (9 kB)"),
         ("Installing collected packages: a, b, c", "unpacking 3 packages"),
         ("  Preparing metadata (pyproject.toml): started", "Preparing metadata (pyproject.toml): started"),
+        ("..........s......... [  7%]", "7% of the tests"),
         ("Requirement already satisfied: torch", ""),
         ("Collecting", ""),
         ("", ""),

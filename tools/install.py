@@ -242,7 +242,7 @@ def wait_aloud(process: subprocess.Popen[bytes], log: Path, begun: float) -> int
 
 
 def latest_activity(log: Path) -> str:
-    """Return what pip does now, by the end of its log."""
+    """Return what pip or pytest does now, by the end of its log."""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 100_000))
         lines = file.read().decode(errors="replace").splitlines()
@@ -250,7 +250,7 @@ def latest_activity(log: Path) -> str:
 
 
 def activity(line: str) -> str:
-    """Return a line of pip's in a few words, or "" when it tells nothing of what pip does."""
+    """Return a line of pip's or pytest's in a few words, or "" when it tells nothing of what they do."""
     words = line.strip().split(" ")
     if words[0] in ("Collecting", "Obtaining", "Downloading") and len(words) > 1:
         # An address or a path is as long as the terminal is wide: its last part says enough.
@@ -258,6 +258,8 @@ def activity(line: str) -> str:
         return f"{words[0].lower()} {words[1].rsplit('/', 1)[-1]}{f' {size.group()}' if size else ''}"
     if line.startswith("Installing collected packages:"):
         return f"unpacking {line.count(',') + 1} packages"
+    if percent := re.search(r"\[ *(\d+%)\]$", line):
+        return f"{percent.group(1)} of the tests"
     return line.strip().rstrip(".") if words[0] in ("Building", "Preparing") else ""
 
 
