@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from metalmark.cli import VERBS
+from metalmark.cli import UNWRITABLE, VERBS, group, main
 from tests.conftest import Cli
+from tests.processes import metalmark
 
 
 @pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["runs", "list"], ["runs", "export"]])
@@ -52,6 +55,99 @@ def test_list_devices_says_why_each_is_absent(cli: Cli) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(cli: Cli, shell: str) -> None:
     assert "_METALMARK_COMPLETE" in cli("completion", shell).stdout
+
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+SENTENCE = (
+    "metalmark: the output could not be written: No space left on device. Free some space, or send it somewhere else.\n"
+)
+
+
+def to_full_disk(arguments: list[str], *, errors: int | None, unbuffered: str) -> subprocess.CompletedProcess[str]:
+    with FULL.open("w") as full:
+        return subprocess.run(
+            metalmark(*arguments),
+            stdout=full,
+            stderr=subprocess.PIPE if errors is None else full,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            check=False,
+        )
+
+
+@needs_full
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["list", "workloads"],
+        ["list", "workloads", "--json"],
+        ["schema"],
+        ["env"],
+        ["completion", "bash"],
+        ["doctor", "--explain", "swap"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_is_a_sentence_and_a_code_of_its_own(arguments: list[str], unbuffered: str) -> None:
+    run = to_full_disk(arguments, errors=None, unbuffered=unbuffered)
+    assert run.stderr == SENTENCE
+    assert run.returncode == UNWRITABLE == os.EX_IOERR
+
+
+@needs_full
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("arguments", [["schema"], ["no-such-verb"]], ids=" ".join)
+def test_a_full_disk_under_both_outputs_still_has_its_code(arguments: list[str], unbuffered: str) -> None:
+    assert to_full_disk(arguments, errors=1, unbuffered=unbuffered).returncode == UNWRITABLE
+
+
+PRINTS_AT_THE_END = """
+import sys
+from metalmark import cli
+
+def quietly(**_):
+    sys.stdout.write("kept in the buffer")
+
+cli.group.main = quietly
+cli.main()
+"""
+
+
+@needs_full
+def test_what_is_left_in_the_buffer_fails_with_the_same_sentence() -> None:
+    with FULL.open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-c", PRINTS_AT_THE_END],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            text=True,
+            check=False,
+        )
+    assert (run.returncode, run.stderr) == (UNWRITABLE, SENTENCE)
+
+
+def test_another_fault_of_the_system_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(group, "main", fail)
+    with pytest.raises(PermissionError):
+        main()
+
+
+def test_a_reader_that_went_away_hears_no_complaint() -> None:
+    with subprocess.Popen(
+        metalmark("schema"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": ""}
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 def test_completion_knows_workloads() -> None:

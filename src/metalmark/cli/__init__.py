@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
 
@@ -24,6 +26,12 @@ VERBS: dict[str, tuple[str, str]] = {
     "schema": ("schema", "Print the JSON schema of a record."),
     "completion": ("completion", "Print a completion script for your shell."),
 }
+
+STOPPED = 130
+"""By Ctrl-C, as shells count it."""
+UNWRITABLE = 74
+"""EX_IOERR of <sysexits.h>: the output could not be written, as a rule for a full disk."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 EPILOG = """\b
 Examples:
@@ -78,25 +86,72 @@ def group() -> None:
 
 def main() -> None:
     """Errors meant for the user become a message and an exit code; nothing else is hidden."""
+    try:
+        code = _run()
+        # What is still in the buffer would otherwise fail when the interpreter ends, where nobody can explain it.
+        _flush_output()
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing to say, and nobody to say it to.
+        _output_is_lost()
+        code = 0
+    except OSError as error:
+        if not _output_is_lost() and error.errno not in FULL:
+            raise
+        code = UNWRITABLE
+        what = error.filename or "the output"
+        _say(f"metalmark: {what} could not be written: {error.strerror}. Free some space, or send it somewhere else.")
+    sys.exit(code)
+
+
+def _run() -> str | int | None:
     from metalmark.errors import MetalmarkError
 
     try:
         code = group.main(prog_name="metalmark", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+    except SystemExit as ended:  # click ends a completion so
+        return ended.code
     except MetalmarkError as error:
         click.echo(f"metalmark: {error.message}", err=True)
         if error.hint:
             click.echo(f"  {error.hint}".replace("\n", "\n  "), err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.exceptions.Abort:
-        sys.exit(130)
+        return STOPPED
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
         click.echo("metalmark: stopped.", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing to say, and nobody to say it to.
-        sys.stderr.close()
-        sys.exit(0)
+        return STOPPED
+    return code if isinstance(code, int) else 0
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _output_is_lost() -> bool:
+    """Whether one of our own streams takes nothing any more: it is then pointed at nothing, so that what is left in its
+    buffer does not fail once more when the interpreter ends."""
+    lost = False
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            lost = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    return lost
+
+
+def _say(message: str) -> None:
+    try:
+        click.echo(message, err=True)
+    except OSError:
+        # Standard error is on the same full disk: the exit code still tells.
+        _output_is_lost()
