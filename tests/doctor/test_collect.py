@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, PathDistribution
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +325,17 @@ def test_installed_packages_are_read_without_importing_them() -> None:
         OpenMp(package="torch", library="libomp.dylib"),
         OpenMp(package="torch", library="libgomp-a34b3233.so.1"),
     }
+
+
+def test_a_package_whose_description_is_missing_costs_only_itself(tmp_path: Path) -> None:
+    """The folder is there and METADATA is not, as an interrupted installation leaves it."""
+    (tmp_path / "torch-2.13.0.dist-info").mkdir()
+    (tmp_path / "torch-2.13.0.dist-info" / "RECORD").write_text("torch/__init__.py,,\n")
+    whole = tmp_path / "numpy-2.1.3.dist-info"
+    whole.mkdir()
+    (whole / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 2.1.3\n")
+    found = [PathDistribution(path) for path in sorted(tmp_path.iterdir(), reverse=True)]
+    assert installed.read(found)["packages"] == {"numpy": "2.1.3"}
 
 
 class Driver:

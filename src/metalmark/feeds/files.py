@@ -13,8 +13,16 @@ def allow_files(needed: int) -> None:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise UnsupportedError(
-            f"The loader's workers need about {needed} open files; this system allows {hard}.",
-            hint=f"Use fewer --workers or less --prefetch, or have an administrator raise it: ulimit -Hn {needed}",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        raise _too_few(needed, f"this system allows {hard}")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (ValueError, OSError) as error:
+        # macOS names no hard limit, and refuses more than its kernel's own (kern.maxfilesperproc) all the same.
+        raise _too_few(needed, f"this system allows {soft} and refuses to raise that ({error})") from error
+
+
+def _too_few(needed: int, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"The loader's workers need about {needed} open files; {why}.",
+        hint=f"Use fewer --workers or less --prefetch, or have an administrator raise it: ulimit -Hn {needed}",
+    )

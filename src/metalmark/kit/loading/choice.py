@@ -82,8 +82,6 @@ def enough_files(needed: int) -> str:
             allow_files(wanted)
         except UnsupportedError as error:
             trouble = error.message
-        except (ValueError, OSError) as error:  # macOS refuses more than its kernel's own limit
-            trouble = f"the open-file limit can't be raised to {wanted}: {error}"
         else:
             return ""
     return trouble
