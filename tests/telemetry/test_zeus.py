@@ -43,7 +43,7 @@ def test_windows_are_added_up() -> None:
 def test_in_a_virtual_machine_it_is_not_even_opened() -> None:
     monitor = ZeusWindows()
     sensor = ZeusSensor(monitor, is_virtual=lambda: True)
-    assert sensor.available() == "zeus-apple-silicon has no energy to count in a virtual machine"
+    assert sensor.available() == "zeus is left out in a virtual machine"
     assert monitor.open == set()
     sensor.close()
 

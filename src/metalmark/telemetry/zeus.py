@@ -41,7 +41,7 @@ class ZeusSensor:
     def available(self) -> str | None:
         if self._is_virtual():
             # There its counters are missing or stand still, and opening them is not known to be safe.
-            return "zeus-apple-silicon has no energy to count in a virtual machine"
+            return "zeus is left out in a virtual machine"
         if self._monitor is None:
             try:
                 self._monitor = importlib.import_module("zeus_apple_silicon").AppleEnergyMonitor()
