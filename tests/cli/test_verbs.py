@@ -44,6 +44,15 @@ def test_list_workloads_and_frameworks(cli: Cli) -> None:
     assert all(entry["limits"] for entry in frameworks)
 
 
+def test_a_framework_whose_description_is_damaged_is_listed_all_the_same(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "jax-9.9.dist-info").mkdir()
+    (tmp_path / "jax-9.9.dist-info" / "RECORD").write_text("")
+    run = cli("list", "frameworks", "--json", PYTHONPATH=str(tmp_path))
+    assert run.returncode == 0, run.stderr
+    versions = {entry["name"]: entry["version"] for entry in json.loads(run.stdout)}
+    assert versions["jax"] == "installed, version unknown"
+
+
 def test_list_devices_says_why_each_is_absent(cli: Cli) -> None:
     run = cli("list", "devices", "--json")
     entries = json.loads(run.stdout)

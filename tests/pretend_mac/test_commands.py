@@ -216,18 +216,6 @@ def test_a_loop_of_the_users_own(make_mac: MakeMac, tmp_path: Path) -> None:
     assert "(8, 2) Apple M1 True" in run.stdout
 
 
-def test_compare_and_report(make_mac: MakeMac, tmp_path: Path) -> None:
-    mac = make_mac("m4-max")
-    sweep = ("--framework", "torch", "--device", "cpu,gpu", "--steps", "20", "--repeat", "3", "-q")
-    assert mac.run("bench", "mnist-mlp", *sweep).returncode == 0
-    compared = mac.run("compare", "last", "--by", "device")
-    assert compared.returncode == 0, compared.stderr
-    assert re.search(r"slower|faster|same|can't tell", compared.stdout)
-    page = tmp_path / "report.html"
-    assert mac.run("report", "last", "-o", page).returncode == 0
-    assert "Apple M4 Max" in page.read_text()
-
-
 @pytest.mark.parametrize("mend", ["wait", "group"])
 def test_without_the_mends_no_cell_ends_well(make_mac: MakeMac, tmp_path: Path, mend: str) -> None:
     """The two defects that this test bench is for: it fails where either comes back."""

@@ -23,9 +23,9 @@ def test_every_command_runs_to_its_end(make_mac: MakeMac, tmp_path: Path) -> Non
     words = ["--no-print-directory", "-C", str(ROOT), "demo", "SECONDS=0.1", "BATCH=1", f"REPORT={page}", "OPEN="]
     demo = mac.execute(["make", *words], tmp_path, 600)
     assert demo.returncode == 0, demo.stdout + demo.stderr
-    for framework, metal in {"torch": "mps:0", "tensorflow": "GPU:0", "mlx": "gpu:0"}.items():
+    for framework in ("torch", "tensorflow", "mlx"):
         assert len(re.findall(rf"\b{framework} +cpu .*loss", demo.stdout)) == 2, demo.stdout
-        assert len(re.findall(rf"\b{framework} +mps → {metal} .*loss", demo.stdout)) == 2, demo.stdout
+        assert len(re.findall(rf"\b{framework} +mps .*loss", demo.stdout)) == 2, demo.stdout
     assert "jax mps not run: on a Mac, JAX is a CPU framework" in demo.stdout
     assert "Apple M1" in page.read_text()
     assert any(call.startswith("caffeinate -i -w ") for call in mac.called()), "nobody has to keep it awake"

@@ -32,6 +32,7 @@ PARTS = (
 ELSEWHERE = {
     "test_every_tool_is_started_by_its_full_path_and_asked_once_in_one_place": "the tools lie in the machine's folder",
     "test_root_alone_may_read_it": "the user is root behind the pretended one, whom no file refuses",
+    "test_a_mac_scans_a_framework_at_its_first_import_and_is_given_longer": "it reads a file past the import system",
 }
 """Tests that look behind the scenery, and what they would see there."""
 

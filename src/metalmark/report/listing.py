@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
 
 from metalmark.backends.catalog import Framework, visible
+from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.plan import word
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
@@ -119,9 +119,6 @@ def _version(framework: Framework) -> str | None:
     """From the installed package's metadata: importing the framework would take seconds."""
     if framework.missing():
         return None
-    for distribution in (framework.packages[0], f"{framework.packages[0]}-cpu"):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return "installed, version unknown"
+    package = framework.packages[0]
+    found = version_of(package) or version_of(f"{package}-cpu")
+    return "installed, version unknown" if found in (None, UNKNOWN) else found
