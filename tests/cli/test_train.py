@@ -208,9 +208,11 @@ def test_a_nan_stops_it_with_the_step(cli: Cli, data: Path, tmp_path: Path) -> N
 
 SLEEPER = """
 import sys
-from metalmark.machine import sleep
+from types import SimpleNamespace
+from metalmark.machine import awake, sleep
 slept = iter((0.0, 340.0))
 sleep.asleep_s = lambda: next(slept)
+awake.CAFFEINATE, awake.sys = "/nowhere/caffeinate", SimpleNamespace(platform="darwin")
 from metalmark.cli import main
 sys.argv = ["metalmark", "train", *sys.argv[1:]]
 main()
@@ -222,8 +224,11 @@ def test_a_machine_that_slept_is_told_and_recorded(data: Path, tmp_path: Path, s
     run = processes.run([sys.executable, "-c", SLEEPER, *map(str, arguments)], METALMARK_STORE=str(store_file))
     assert run.returncode == 0, run.stderr
     assert "slept: the machine slept for 340 s while it was measured" in run.stderr
-    (session,) = read_record(tmp_path / "out").sessions
+    record = read_record(tmp_path / "out")
+    (session,) = record.sessions
     assert session.telemetry.slept_s == 340.0
+    assert record.setting is not None
+    assert any("Nothing keeps this Mac awake" in note for note in record.setting.notes)
 
 
 def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ class Kqueue:
 
 
 def kevent(ident: int, filter: str, flags: int, fflags: str) -> Any:
-    return SimpleNamespace(ident=ident, filter=filter, flags=flags, fflags=fflags)
+    return SimpleNamespace(ident=ident, filter=filter, flags=flags, fflags=fflags, data=0)
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the stand-in for kqueue is made of Linux's pidfd_open")
@@ -193,7 +193,7 @@ def test_a_cell_ends_without_waitid_as_on_macos_before_python_3_13(
 ) -> None:
     monkeypatch.delattr(os, "waitid")
     words = {name: name for name in ("KQ_FILTER_PROC", "KQ_NOTE_EXIT")}
-    stand_in = SimpleNamespace(kqueue=Kqueue, kevent=kevent, KQ_EV_ADD=1, KQ_EV_ONESHOT=16, **words)
+    stand_in = SimpleNamespace(kqueue=Kqueue, kevent=kevent, KQ_EV_ADD=1, KQ_EV_ONESHOT=16, KQ_EV_ERROR=0x4000, **words)
     mac = load_as_darwin(processes.__file__, select=stand_in)
     monkeypatch.setattr(launch, "wait_for_exit", mac["wait_for_exit"])
     assert isinstance(run_cell(fake_plan(budget=Budget(seconds=0.2, stall_s=20))).outcome, Completed)

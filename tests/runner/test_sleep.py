@@ -13,14 +13,15 @@ from types import SimpleNamespace
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from metalmark.codec import decode, encode
 from metalmark.kit import running
 from metalmark.machine import awake, sleep
 from metalmark.plan import Plan
-from metalmark.record import Completed, Record, Telemetry
+from metalmark.record import Completed, Gpu, Record, Series, Telemetry
 from metalmark.runner import sweeping
-from metalmark.runner.flags import flags_of
+from metalmark.runner.flags import flags_of, flags_of_watched
 from metalmark.runner.launch import run_cell
 from metalmark.runner.sweeping import run_sweep
 from metalmark.sweep import Sweep, now_utc
@@ -146,6 +147,19 @@ def test_a_watched_run_knows_of_its_sleep(monkeypatch: pytest.MonkeyPatch, store
     assert found.telemetry.slept_s == 100.0
     assert "slept: the machine slept for 100 s" in str(run)
     assert any("set forward by 3,600 s" in note for note in found.notes)
+
+
+def test_heat_and_battery_are_told_of_a_watched_run_too(store_file: Path) -> None:
+    with running.run("mine", hz=None, store=store_file) as run:
+        time.sleep(0.01)
+    assert run.result is not None
+    seen = [("on_battery", 1.0), ("thermal_warning", 1.0), ("gpu0_throttle", 1.0)]
+    series = tuple(Series(name=name, unit="", source="test", at_s=(0.0,), values=(value,)) for name, value in seen)
+    spoiled = replace(run.result, machine=MACHINE, telemetry=Telemetry(hz=1.0, series=series))
+    assert [flag.name for flag in flags_of_watched(spoiled)] == ["throttled", "on_battery"]
+    with_gpu = replace(spoiled, machine=replace(MACHINE, gpus=(Gpu(name="Apple M1"),)))
+    assert "the GPU's clock was held down" in flags_of_watched(with_gpu)[0].evidence
+    assert flags_of_watched(replace(spoiled, telemetry=Telemetry(hz=None))) == ()
 
 
 def swept(*plans: Plan) -> list[Record]:

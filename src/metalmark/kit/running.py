@@ -22,11 +22,11 @@ from metalmark.kit.frameworks import versions
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import Pace
 from metalmark.kit.sending import Sender
-from metalmark.kit.summary import summary
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
 from metalmark.record import Software
+from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
 from metalmark.store.place import store_path
 from metalmark.store.watched import WatchedStore
@@ -258,6 +258,20 @@ class Watching(Generic[Item]):
                     first_wait_s=first_wait_s,
                 )
             )
+
+
+def summary(run: Watched) -> str:
+    parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
+    for loop, stretches in run.stretches.items():
+        share = run.input_wait_share(loop)
+        waiting = f", {share:.0%} of it waiting for input" if share is not None else ""
+        parts.append(f"{loop} {sum(stretch.steps for stretch in stretches)} steps{waiting}")
+    for curve in run.curves:
+        known = [value for value in curve.values if value is not None]
+        if known:
+            parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
+    parts += [f"{flag.name}: {flag.evidence}" for flag in flags_of_watched(run)]
+    return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
 
 
 def _outside(call: str) -> UsageError:

@@ -12,6 +12,7 @@ from metalmark.runner.flags.load import busy_machine, swapping
 from metalmark.runner.flags.power import low_power_mode, on_battery
 from metalmark.runner.flags.sleep import slept
 from metalmark.runner.flags.steps import drifting, first_step_dominates, unsteady
+from metalmark.watched import Watched
 from metalmark.window import Window
 
 Look = Callable[[Completed, Window, Machine], Flag | None]
@@ -36,3 +37,9 @@ def flags_around(window: Window, machine: Machine) -> tuple[Flag, ...]:
     """Those that need no measurement between synchronisations."""
     found = (look(None, window, machine) for look in AROUND)
     return tuple(flag for flag in found if flag is not None)
+
+
+def flags_of_watched(run: Watched) -> tuple[Flag, ...]:
+    """Those of a loop of the user's own. Where there are several GPUs, which one it used is not known."""
+    placed_on = "gpu:0" if len(run.machine.gpus) == 1 else "cpu"
+    return flags_around(Window.between(0.0, run.elapsed_s, placed_on, run.telemetry), run.machine)
