@@ -82,6 +82,13 @@ def test_the_workload_pages_say_what_the_catalogue_says() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_test_that_the_page_for_macs_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "mac.md").read_text())
+    assert len(named) >= 40
+    for file, function in named:
+        assert f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
 def test_ci_runs_the_readmes_own_test_command() -> None:
     assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
 
