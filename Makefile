@@ -20,10 +20,11 @@ demo:
 test: check
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-## The tests that need no framework and no browser, in less than two minutes. tools/quick.txt names what is left out.
+## The tests that need no framework and no browser, in less than two minutes. tools/quick.txt names what is left out:
+## what needs them, and what measures for long. Three at a time, because these wait for their processes more than they compute.
 quick:
 	@$(PYTHON) tools/install.py dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder @tools/quick.txt
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder @tools/quick.txt
 
 ## Format, lint and types.
 check:
