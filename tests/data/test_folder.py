@@ -126,7 +126,7 @@ def test_images_can_be_handed_to_a_loaders_process(tmp_path: Path) -> None:
 
 def test_what_is_left_out(tmp_path: Path) -> None:
     write_tree(tmp_path, {"a": 5, "b": 5})
-    for name in (".DS_Store", "._image0.jpg", "README.md", "Thumbs.db", "notes.txt", "labels.csv", "LICENSE"):
+    for name in (".DS_Store", "._image0.jpg", "README.md", "Thumbs.db", "notes.txt", "labels.csv", "LICENSE", "Icon\r"):
         (tmp_path / "a" / name).write_bytes(b"not an image")
         (tmp_path / name).write_bytes(b"not an image")
     (tmp_path / ".git" / "hooks").mkdir(parents=True)

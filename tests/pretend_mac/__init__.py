@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 FILES = 256
 """A Mac's own limit on open files."""
 USER = "pat"
-ALWAYS = ("sysctl", "caffeinate")
+ALWAYS = ("sysctl", "caffeinate", "xcode-select")
 
 
 class Mac:

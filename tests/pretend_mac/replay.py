@@ -33,6 +33,9 @@ def main(tool: str, arguments: list[str]) -> int:
         sys.stdout.write("flood " * 20_000 + "\n")
     if tool == "caffeinate":
         return caffeinate(arguments)
+    if tool == "xcode-select":
+        sys.stdout.write("/Library/Developer/CommandLineTools\n")
+        return 0
     if tool == "sysctl":
         return sysctl(arguments)
     return recorded(tool, arguments)

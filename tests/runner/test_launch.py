@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -306,3 +308,14 @@ def test_no_descriptor_is_left_open(fake_plan: Plans) -> None:
     for fault in ("none", "crash", "oom"):
         run_cell(fake_plan(fault=fault))
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize(("number", "raised"), [(errno.ESRCH, False), (errno.EACCES, True)])
+def test_an_exit_that_was_missed_is_an_exit_and_another_error_is_not(number: int, raised: bool) -> None:
+    """Where there is room for an event, macOS's kevent reports an error as one."""
+    missed = SimpleNamespace(control=lambda *_: [SimpleNamespace(flags=0x4000, data=number)], close=lambda: None)
+    words = dict.fromkeys(("KQ_FILTER_PROC", "KQ_NOTE_EXIT", "KQ_EV_ADD", "KQ_EV_ONESHOT"), 1)
+    stand_in = SimpleNamespace(kqueue=lambda: missed, kevent=lambda *_: None, KQ_EV_ERROR=0x4000, **words)
+    wait = load_as_darwin(processes.__file__, select=stand_in)["wait_for_exit"]
+    with pytest.raises(PermissionError) if raised else nullcontext():
+        wait(1)

@@ -27,7 +27,7 @@ HEAD_BYTES = 2**14
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*", b"P5", b"P6")
 NOTES = (".txt", ".md", ".csv", ".json", ".rst", ".html")
-LEFT_BEHIND = {"thumbs.db", "desktop.ini", "readme", "license", "__macosx", "@eadir"}
+LEFT_BEHIND = {"thumbs.db", "desktop.ini", "readme", "license", "__macosx", "@eadir", "icon\r"}
 WANTED = (
     "Wanted: a folder for each class with its images inside, or train/ and valid/ (or val/, test/) of such folders."
 )

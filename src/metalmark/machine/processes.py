@@ -5,6 +5,8 @@ Both ways stand here side by side, and nowhere else.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import sys
@@ -40,11 +42,9 @@ if sys.platform == "darwin":
         exit_event = select.kevent(
             pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD | select.KQ_EV_ONESHOT, select.KQ_NOTE_EXIT
         )
-        queue = select.kqueue()
-        try:
-            queue.control([exit_event], 1, None)
-        except ProcessLookupError:
-            # It exited before it could be watched: our child whose status is not collected can't be missing otherwise.
-            return
-        finally:
-            queue.close()
+        with contextlib.closing(select.kqueue()) as queue:
+            (event,) = queue.control([exit_event], 1, None)
+        # Where there is room for an event, kevent reports an error as one. ESRCH: it exited before it could be watched,
+        # since our child whose status is not collected can't be missing otherwise.
+        if event.flags & select.KQ_EV_ERROR and event.data != errno.ESRCH:
+            raise OSError(event.data, os.strerror(event.data))

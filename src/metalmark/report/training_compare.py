@@ -10,11 +10,10 @@ from metalmark.plan import DeviceKind, word
 from metalmark.record import Absent, Flag, Series
 from metalmark.report.cells import varying
 from metalmark.report.derived import OFF, Utilisation
-from metalmark.runner.flags import flags_around
 from metalmark.telemetry.energy import Energy, energy_of
-from metalmark.training.derived import best, overall_samples_s
+from metalmark.training.derived import best, flags, overall_samples_s
 from metalmark.training.record import Ending, Epoch, Session, TrainingRecord
-from metalmark.window import VISIBLE, Window, gpu_of
+from metalmark.window import VISIBLE, gpu_of
 
 OPEN = {DeviceKind.GPU, DeviceKind.ANY}
 
@@ -106,7 +105,7 @@ def side_of(record: TrainingRecord) -> Side:
         validation_losses=tuple(epoch.validation_loss for epoch in epochs),
         train_losses=tuple(epoch.train_loss for epoch in epochs),
         busy_percent=busy,
-        flags=_flags(record),
+        flags=flags(record),
     )
 
 
@@ -200,19 +199,6 @@ def _utilisation(record: TrainingRecord, busy: Sequence[float]) -> Utilisation |
     source = next((series.source for series in telemetry.series if series.name == name), "")
     of = f"{_cores(session)} cores" if name == "process_cpu" else name.removesuffix("_utilisation")
     return Utilisation(percent=sum(busy) / len(busy), of=of, source=source)
-
-
-def _flags(record: TrainingRecord) -> tuple[Flag, ...]:
-    """By name, each once: of the first session that it was seen in."""
-    found: dict[str, Flag] = {}
-    placed_on = record.setting.placed_on if record.setting is not None else str(record.plan.device)
-    for session, epochs in _parts(record):
-        window = Window.between(
-            epochs[0].begin_s, epochs[-1].end_s, placed_on, session.telemetry, session.software.environment
-        )
-        for flag in flags_around(window, session.machine):
-            found.setdefault(flag.name, flag)
-    return tuple(found.values())
 
 
 def _off(session: Session) -> Absent | None:

@@ -155,7 +155,8 @@ class Worker:
             self._lost = Failed(
                 kind=FailureKind.CRASHED,
                 message=scrub(f"The worker could not be waited for: {type(error).__name__}: {error}"),
-                hint="This is a defect of Metalmark on this system; please report it with `metalmark doctor --json`.",
+                hint="This is a defect of Metalmark on this system. Please report it, with the file that "
+                "`metalmark doctor --bundle FILE` writes.",
             )
         finally:
             # However this thread ends, `watch` must hear of it: else it would wait for the whole --stall.

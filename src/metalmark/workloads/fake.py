@@ -6,7 +6,10 @@ import numpy as np
 
 from metalmark.workload import Batch, Param, Params, Recipe, Workload
 
-FAULTS = "none, oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync, fallback; joined by +"
+FAULTS = (
+    "none, oom, metal-oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync, fallback; "
+    "joined by +"
+)
 
 
 def _build(params: Params) -> Recipe:

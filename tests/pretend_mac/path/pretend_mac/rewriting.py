@@ -22,7 +22,9 @@ ABSENT = ("pynvml",)
 """Packages that no Mac has."""
 # Only whole paths: a sentence that mentions one keeps it.
 HIDDEN = re.compile(r"/(?:proc|sys|dev/shm)(?:/\S*)?")
-TOOLS = re.compile(r"/usr/s?bin/(sysctl|system_profiler|pmset|vm_stat|memory_pressure|powermetrics|caffeinate|sw_vers)")
+TOOLS = re.compile(
+    r"/usr/s?bin/(sysctl|system_profiler|pmset|vm_stat|memory_pressure|powermetrics|caffeinate|xcode-select)"
+)
 NOWHERE = "/not-on-a-mac"
 
 

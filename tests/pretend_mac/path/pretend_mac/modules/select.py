@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 MISSING = {"epoll", *(f"EPOLL{name}" for name in ("IN", "OUT", "ERR", "HUP", "ET", "ONESHOT", "PRI"))}
-FILTER_PROC, NOTE_EXIT, EV_ADD, EV_ONESHOT = -5, 0x80000000, 0x1, 0x10
+FILTER_PROC, NOTE_EXIT, EV_ADD, EV_ONESHOT, EV_ERROR = -5, 0x80000000, 0x1, 0x10, 0x4000
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Kevent:
 
 
 class Kqueue:
-    """Waits for exits of children alone. As on Darwin, one that has exited already is not found: ESRCH."""
+    """Waits for exits of children alone. As on Darwin, one that has exited already is not found, and as kevent does
+    where there is room for an event, it reports that as one."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -36,7 +38,7 @@ class Kqueue:
         if (event.filter, event.fflags) != (FILTER_PROC, NOTE_EXIT) or not most:
             raise NotImplementedError("the stand-in's kqueue waits for the exit of a process and for nothing else")
         if _has_exited(event.ident):
-            raise ProcessLookupError(3, "No such process")
+            return [replace(event, flags=event.flags | EV_ERROR, data=errno.ESRCH)]
         waiter = threading.Thread(target=_wait, args=(event.ident,), daemon=True)
         waiter.start()
         waiter.join(timeout)
@@ -54,6 +56,7 @@ def changed(_: Any) -> dict[str, Any]:
         "KQ_NOTE_EXIT": NOTE_EXIT,
         "KQ_EV_ADD": EV_ADD,
         "KQ_EV_ONESHOT": EV_ONESHOT,
+        "KQ_EV_ERROR": EV_ERROR,
     }
 
 
