@@ -186,6 +186,7 @@ def test_without_a_home_folder_the_store_needs_a_name(monkeypatch: pytest.Monkey
 
 READ_ONLY = """
 import os, sys
+import urllib.parse  # Path.as_uri imports it late, when it can't be read any more
 from pathlib import Path
 from metalmark.errors import StoreError
 from metalmark.store.sqlite import Store

@@ -193,7 +193,11 @@ class Store:
         # WAL writes beside the file, so its folder must be writable too.
         places = [self.path, self.path.parent] if exists else [self.path.parent]
         connection = self._connect(all(os.access(place, os.W_OK) for place in places), readonly)
-        self._recognise(connection)
+        try:
+            self._recognise(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _connect(self, writable: bool, readonly: bool) -> sqlite3.Connection:
@@ -214,12 +218,10 @@ class Store:
             _ready(connection)
             return
         if application != APPLICATION_ID:
-            connection.close()
             raise StoreError(
                 f"{self.path} is a SQLite file of another program.", hint=f"It was left as it is. {ELSEWHERE}"
             )
         if layout > LAYOUT:
-            connection.close()
             raise StoreError(
                 f"The store {self.path} has layout {layout}; this Metalmark knows up to {LAYOUT}.",
                 hint=f"A newer Metalmark wrote it: pip install --upgrade metalmark, or: {ELSEWHERE}",
