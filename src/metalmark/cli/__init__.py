@@ -34,6 +34,10 @@ UNWRITABLE = 74
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 EPILOG = """\b
+Exit codes: 0 done; 1 done, and the answer is not a good one; 2 bad input;
+74 the output could not be written, as on a full disk; 130 stopped by Ctrl-C.
+
+\b
 Examples:
   metalmark doctor
   metalmark bench mnist-mlp
