@@ -1,8 +1,8 @@
 """A Mac's system tool, replayed: prints what the machine's file has for this command, and misbehaves where asked to.
 
 PRETEND_MAC_FAULTS="system_profiler=hang,pmset=fail": a tool, or a tool and its last argument ("pmset batt=hang"), and
-hang (never answers), slow (answers after a second), fail (says so and exits 1), flood (prints without end), nonsense
-(prints bytes that mean nothing) or missing (can't be started).
+hang (never answers), slow (answers after a second), fail (says so and exits 1), flood (prints without end) or nonsense
+(prints bytes that mean nothing).
 """
 
 from __future__ import annotations

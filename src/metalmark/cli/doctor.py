@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -60,8 +59,9 @@ def command(
     checks = [find(name) for name in names] or list(CHECKS.values())
     if bundle is not None:
         from metalmark.doctor.bundle import refuse_unwritable
+        from metalmark.runner.local import expanded
 
-        refuse_unwritable(Path(bundle).expanduser())
+        refuse_unwritable(expanded(bundle))
     click.echo("Asking the frameworks, each in a process of its own, and the system's tools ...", err=True)
     scene = collect(_tell)
     if bundle is not None:
@@ -79,10 +79,11 @@ def command(
 
 def _write(scene: Scene, file: str) -> None:
     from metalmark.doctor.bundle import make_bundle, write_bundle
+    from metalmark.runner.local import expanded
 
     click.echo("Asking the system's tools once more, and the sensors for three seconds ...", err=True)
     made = make_bundle(scene)
-    size = write_bundle(Path(file).expanduser(), made)
+    size = write_bundle(expanded(file), made)
     click.echo(
         f"{file}: {size:,} bytes, with the answers of {len(made.answers)} system tools. It holds no name of yours or "
         "of this machine, no path and no serial number; read it before you send it.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -58,13 +57,14 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
 
 def _queue(words: Sequence[str], destinations: Sequence[Destination], store: str | None) -> list[Queue]:
     """All of them are found before the first is queued."""
+    from metalmark.runner.local import expanded
     from metalmark.store.place import store_path
     from metalmark.store.runs import RunStore
     from metalmark.track.records import spool_record, spool_watched
     from metalmark.track.training import spool_training
     from metalmark.training.job import RECORD, read_record
 
-    folders = {word: folder for word in words if ((folder := Path(word).expanduser()) / RECORD).is_file()}
+    folders = {word: folder for word in words if ((folder := expanded(word)) / RECORD).is_file()}
     rest = [word for word in words if word not in folders]
     trainings = [(folder, read_record(folder)) for folder in folders.values()]
     with RunStore(store_path(store), readonly=True) as opened:

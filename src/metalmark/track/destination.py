@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from metalmark.errors import NotInstalledError, UsageError
+from metalmark.runner.local import expanded
 from metalmark.scrub import printable
 from metalmark.store.place import store_path
 from metalmark.track.secret import redact, without_user
@@ -162,5 +163,5 @@ def _wandb(mode: str, variables: Mapping[str, str]) -> Destination:
         place=mode,
         project=variables.get("WANDB_PROJECT") or PROJECT,
         entity=variables.get("WANDB_ENTITY", ""),
-        folder=str(Path(variables.get("WANDB_DIR") or store_path().parent).expanduser().resolve()),
+        folder=str(expanded(variables.get("WANDB_DIR") or str(store_path().parent)).resolve()),
     )
