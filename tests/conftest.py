@@ -18,7 +18,7 @@ __all__ = ["ROOT"]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-FIRST = ("test_docs.py", "test_vision.py", "test_bert.py")
+FIRST = ("test_docs.py", "test_vision.py", "test_bert.py", "test_readme.py", "test_commands.py", "test_suite.py")
 """Files that take minutes: started last, they would keep one core busy and leave the other idle."""
 
 
