@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Completed, Failed, FailureKind
 from metalmark.runner.launch import run_cell
-from metalmark.stats import median
+from metalmark.stats.summary import median
 from metalmark.workloads.catalog import load
 
 TRUE_MS = (0.5, 2.0, 10.0, 50.0)

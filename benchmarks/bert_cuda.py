@@ -33,9 +33,9 @@ Cell = tuple[str, int, int]
 
 def cells(path: Path) -> dict[bool, dict[Cell, float]]:
     """Seconds a step, by whether the settings are the fast ones."""
-    from metalmark.codec import read_export
-    from metalmark.plan import Dtype
-    from metalmark.report.cells import cells_of
+    from metalmark.model.codec import read_export
+    from metalmark.model.plan import Dtype
+    from metalmark.results.cells import cells_of
 
     found: dict[bool, dict[Cell, float]] = {False: {}, True: {}}
     for cell in cells_of(read_export(str(path))):

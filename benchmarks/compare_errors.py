@@ -18,14 +18,14 @@ import msgspec
 from drift import MACHINE, SimulatedTime, completed
 
 from metalmark.backends import fake
-from metalmark.compare.comparison import compare
-from metalmark.compare.measured import measured_of
-from metalmark.compare.pairing import Side
-from metalmark.difference import Difference, Verdict
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
-from metalmark.record import Record, Software, Telemetry
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
+from metalmark.model.record import Record, Software, Telemetry
+from metalmark.model.sweep import new_id, now_utc
+from metalmark.results.comparison import compare
+from metalmark.results.measured import measured_of
+from metalmark.results.pairing import Side
 from metalmark.runner import loop
-from metalmark.sweep import new_id, now_utc
+from metalmark.stats.difference import Difference, Verdict
 from metalmark.workloads.catalog import load
 
 COMPARISONS = 400

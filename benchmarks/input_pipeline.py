@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import sys
 
-from metalmark.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan, Settings
-from metalmark.record import Completed
+from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan, Settings
+from metalmark.model.record import Completed
 from metalmark.runner.launch import run_cell
-from metalmark.stats import median
+from metalmark.stats.summary import median
 
 BATCH = 4096
 """Large enough for a step of some 20 ms, against which a loader's own cost is small."""

@@ -39,7 +39,7 @@ def main(rounds: int) -> int:
     import torch
     from overhead import half_width, pseudo_median
 
-    from metalmark.stats import median
+    from metalmark.stats.summary import median
 
     torch.set_num_threads(1)
     step, size = sized(torch)
@@ -78,7 +78,7 @@ def one_round(step: Callable[[], Any], store: Path) -> Round:
     from overhead import pseudo_median
 
     import metalmark as mm
-    from metalmark.stats import median
+    from metalmark.stats.summary import median
 
     clock = time.perf_counter
     costs_s, bare_s = [], []

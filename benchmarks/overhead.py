@@ -37,9 +37,9 @@ SIZES = {"torch": 2048, "tensorflow": 2048, "jax": 2048, "mlx": 64}
 
 def one(name: str, ours_first: bool) -> None:
     from metalmark.backends.catalog import FRAMEWORKS
-    from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
+    from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
     from metalmark.runner.loop import Clock
-    from metalmark.stats import median
+    from metalmark.stats.summary import median
     from metalmark.workloads.catalog import load
 
     framework = FRAMEWORKS[name]
@@ -116,7 +116,7 @@ def half_width(processes: list[list[float]]) -> float:
 
 
 def main(names: list[str]) -> int:
-    from metalmark.stats import median
+    from metalmark.stats.summary import median
 
     figures: dict[str, list[Any]] = {name: [] for name in names}
     widths: dict[str, float] = {}

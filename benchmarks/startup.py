@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Failed, FailureKind, Machine, Record, Software, Telemetry
-from metalmark.stats import median
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Failed, FailureKind, Machine, Record, Software, Telemetry
+from metalmark.model.sweep import new_id, now_utc
+from metalmark.stats.summary import median
 from metalmark.store.sqlite import Store
-from metalmark.sweep import new_id, now_utc
 
 ROUNDS = 30
 HELP_BOUND, LIST_BOUND = 6.0, 12.0

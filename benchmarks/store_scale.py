@@ -23,9 +23,9 @@ from pathlib import Path
 import msgspec
 
 from metalmark.cli import comparing, reporting
-from metalmark.codec import decode, encode
-from metalmark.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
-from metalmark.record import (
+from metalmark.model.codec import decode, encode
+from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.model.record import (
     Absent,
     Block,
     Completed,
@@ -39,9 +39,9 @@ from metalmark.record import (
     Software,
     Telemetry,
 )
+from metalmark.model.sweep import DIGITS
 from metalmark.report.content import Content
 from metalmark.store.sqlite import Store
-from metalmark.sweep import DIGITS
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 BOUNDS = {"compare": 2.0, "report": 3.0, "serve": 3.0}

@@ -33,7 +33,7 @@ SIZES = {"cpu": ("mnist-mlp", {"batch_size": 2048}), "cuda": ("bert", {"batch_si
 def worker(device: str) -> None:
     """Each line on stdin asks for a block; its seconds a step go to stdout."""
     from metalmark.backends.catalog import FRAMEWORKS
-    from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
+    from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
     from metalmark.runner.loop import Clock
     from metalmark.workloads.catalog import load
 

@@ -196,7 +196,7 @@ def pair(name: str, data: Path, options: argparse.Namespace, folder: Path, *, ou
 def run_bare(name: str, data: Path, epochs: int) -> None:
     """The child: as a careful user writes it, and no more."""
     from metalmark.data.catalog import load as load_data
-    from metalmark.plan import Device, DeviceKind, Mode, Plan
+    from metalmark.model.plan import Device, DeviceKind, Mode, Plan
     from metalmark.training import samples
     from metalmark.workloads.catalog import load
 
@@ -274,7 +274,7 @@ def bare_tensorflow(workload: Any, params: Any) -> tuple[Any, Epoch]:
 def compare(name: str, options: argparse.Namespace) -> float:
     from overhead import half_width, pseudo_median
 
-    from metalmark.stats import median
+    from metalmark.stats.summary import median
 
     done: list[list[Trained]] = []
     ratios: list[float] = []

@@ -22,7 +22,7 @@ import numpy as np
 from metalmark.backends.catalog import FRAMEWORKS, find
 from metalmark.data.batches import batches, to_unit
 from metalmark.data.catalog import load as load_data
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 from metalmark.workloads.catalog import load as load_workload
 
 EPOCHS, BATCH = 5, 32

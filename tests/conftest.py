@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
 from metalmark.workloads.catalog import load
 from tests import processes
 from tests.processes import ROOT, metalmark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan, Settings
-from metalmark.record import (
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.record import (
     Absent,
     Block,
     Completed,
@@ -21,7 +21,7 @@ from metalmark.record import (
     Software,
     Telemetry,
 )
-from metalmark.sweep import new_id
+from metalmark.model.sweep import new_id
 
 MACHINE = Machine(
     chip="Test chip",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark import codec
-from metalmark.codec import decode, decode_export, encode, encode_export
 from metalmark.errors import FormatError
-from metalmark.record import SCHEMA, Record
+from metalmark.model import codec
+from metalmark.model.codec import decode, decode_export, encode, encode_export
+from metalmark.model.record import SCHEMA, Record
 from tests.samples import completed, failed, record
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from metalmark.difference import ENOUGH, Verdict, difference, geometric_mean, middle, typical
-from metalmark.stats import t95
+from metalmark.stats.difference import ENOUGH, Verdict, difference, geometric_mean, middle, typical
+from metalmark.stats.summary import t95
 
 QUIET = [0.998, 1.0, 1.002, 0.999, 1.001]
 LOUD = [0.9, 1.0, 1.1, 0.95, 1.05]

@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from metalmark.drift import LEAST_COUNTED_BYTES, LEAST_FOOTPRINT_BYTES, condense, drift, growth, mann_kendall, theil_sen
+from metalmark.stats.drift import (
+    LEAST_COUNTED_BYTES,
+    LEAST_FOOTPRINT_BYTES,
+    condense,
+    drift,
+    growth,
+    mann_kendall,
+    theil_sen,
+)
 
 MB = 1_000_000
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.report.cells import cells_of
-from metalmark.stats import mean_interval, median, median_interval, samples_per_second, step_interval, t95
+from metalmark.results.cells import cells_of
+from metalmark.stats.summary import mean_interval, median, median_interval, samples_per_second, step_interval, t95
 from tests.samples import completed, record
 
 TIMES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)

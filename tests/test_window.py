@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from metalmark.record import Series, Telemetry
-from metalmark.window import Window
+from metalmark.model.record import Series, Telemetry
+from metalmark.stats.window import Window
 from tests.samples import completed
 
 

@@ -6,8 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from metalmark.plan import word
-from metalmark.workload import Workload
+from metalmark.model.plan import word
+from metalmark.model.workload import Workload
 from metalmark.workloads.catalog import load, shown_names
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "workloads"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from metalmark.kit.loading import loader
     from metalmark.kit.running import run
     from metalmark.kit.timing import Stopwatch, measure
-    from metalmark.workload import Batch, Param, Recipe, Workload
+    from metalmark.model.workload import Batch, Param, Recipe, Workload
 
 __version__ = "0.1.0"
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.workload"),
+    **dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
     "loader": "metalmark.kit.loading",
     "run": "metalmark.kit.running",

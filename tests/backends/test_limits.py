@@ -6,7 +6,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Dtype, Loader, Settings
+from metalmark.model.plan import Dtype, Loader, Settings
 
 PLAIN = Settings()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 
 pytestmark = pytest.mark.skipif(bool(FRAMEWORKS["tensorflow"].missing()), reason="tensorflow is not installed")
 ROOT = Path(__file__).parents[2]
@@ -20,8 +20,8 @@ import time
 import tensorflow as tf
 from metalmark.backends.base import Placement
 from metalmark.backends.tensorflow import BACKEND
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.record import Absent
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Absent
 from metalmark.runner.loop import Clock
 from metalmark.workloads.catalog import load
 plan = Plan(workload="mnist-mlp", params={"batch_size": 2}, mode=Mode.TRAINING, framework="tensorflow",

@@ -79,7 +79,7 @@ HELPERS = """
 import psutil, time
 from torch._inductor.async_compile import AsyncCompile
 from metalmark.backends.torch import BACKEND
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
 from metalmark.runner.loop import Clock
 from metalmark.workloads.catalog import load
 plan = Plan(
@@ -100,7 +100,7 @@ from metalmark.backends import torch_devices as devices
 from metalmark.errors import UnsupportedError
 from metalmark.kit import on_torch
 from metalmark.machine import apple
-from metalmark.plan import Device, DeviceKind
+from metalmark.model.plan import Device, DeviceKind
 said = "MPS backend out of memory (MPS allocated: 0 bytes). Tried to allocate 256 bytes.\\nUse less"
 fails = True
 def ones(*_, **options):
@@ -145,7 +145,7 @@ SCALING = """
 import torch
 from metalmark.backends import torch as backend
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Dtype, Settings
+from metalmark.model.plan import Dtype, Settings
 session = object.__new__(backend.TorchSession)
 session._trainable = [torch.nn.Parameter(torch.ones(2))]
 def refusal(version, device, **settings):
@@ -170,7 +170,7 @@ PINNED = """
 import torch
 from metalmark.backends import torch as backend
 from metalmark.backends.torch_devices import Cpu
-from metalmark.plan import Device, DeviceKind, Feed, Loader, Mode, Plan
+from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan
 from metalmark.workloads.catalog import load
 waits = []
 def to_device(tensor, device, layout, *, wait):

@@ -12,7 +12,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.versions import UNKNOWN, version_of
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.codec import decode_export
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.codec import decode_export
+from metalmark.model.record import Completed, Failed, FailureKind
 from metalmark.store.sqlite import Store
 from tests.conftest import ROOT, Cli
 from tests.processes import heed_ctrl_c

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from metalmark.codec import encode_export
-from metalmark.plan import Dtype, Settings
-from metalmark.record import FailureKind, Record
+from metalmark.model.codec import encode_export
+from metalmark.model.plan import Dtype, Settings
+from metalmark.model.record import FailureKind, Record
 from metalmark.store.sqlite import Store
 from tests.compare.sides import repeats
 from tests.conftest import Cli

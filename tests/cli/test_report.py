@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from metalmark.cli import reporting
-from metalmark.codec import encode_export
-from metalmark.plan import Plan
-from metalmark.record import DeviceMemory, Record, Series, Telemetry
-from metalmark.report.cells import cells_of
+from metalmark.model.codec import encode_export
+from metalmark.model.plan import Plan
+from metalmark.model.record import DeviceMemory, Record, Series, Telemetry
+from metalmark.model.sweep import Sweep
+from metalmark.results.cells import cells_of
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
 from metalmark.store.watched import WatchedStore
-from metalmark.sweep import Sweep
 from metalmark.training.job import write_record
 from tests.conftest import Cli
 from tests.report.contents import HOSTILE, records, run, telemetry, training, watched

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from metalmark.codec import encode_export
-from metalmark.record import FailureKind
+from metalmark.model.codec import encode_export
+from metalmark.model.record import FailureKind
 from metalmark.store.sqlite import Store
 from tests.conftest import Cli
 from tests.samples import completed, failed, plan, record

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.record import Flag
+from metalmark.model.record import Flag
+from metalmark.model.sweep import Sweep
 from metalmark.store.sqlite import Store
-from metalmark.sweep import Sweep
 from tests.conftest import Cli
 from tests.samples import completed, plan, record
 

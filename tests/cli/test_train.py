@@ -16,8 +16,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from metalmark.backends.catalog import FRAMEWORKS, visible
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.training.job import read_record
-from metalmark.training.record import Ending, TrainingRecord
 from tests import processes
 from tests.conftest import ROOT, Cli
 from tests.data.files import cifar_files, write_files

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.store.trainings import TrainingStore
 from metalmark.training.job import read_record
 from metalmark.training.lineup import read_lineup
-from metalmark.training.record import Ending, TrainingRecord
 from tests import processes
 from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.training.files import write_learnable_idx

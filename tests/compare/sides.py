@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count as counting
 from typing import Any
 
-from metalmark.compare.measured import measured_of
-from metalmark.compare.pairing import Side
-from metalmark.plan import Plan
-from metalmark.record import Record
+from metalmark.model.plan import Plan
+from metalmark.model.record import Record
+from metalmark.results.measured import measured_of
+from metalmark.results.pairing import Side
 from tests.samples import completed, plan, record
 
 SWEEPS = counting()

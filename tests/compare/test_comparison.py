@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from metalmark.compare.comparison import Ratio, compare
-from metalmark.compare.pairing import Side
-from metalmark.compare.retype import bench_command
-from metalmark.compare.theirs import published_side
-from metalmark.difference import Difference, Verdict
-from metalmark.plan import Budget, Loader, Settings
-from metalmark.record import Absent, DeviceMemory, Flag, Record, Series, Telemetry
+from metalmark.model.plan import Budget, Loader, Settings
+from metalmark.model.record import Absent, DeviceMemory, Flag, Record, Series, Telemetry
 from metalmark.report.compare_page import comparison_table
+from metalmark.results.comparison import Ratio, compare
+from metalmark.results.pairing import Side
+from metalmark.results.retype import bench_command
+from metalmark.results.theirs import published_side
+from metalmark.stats.difference import Difference, Verdict
 from tests.compare.sides import repeats, side
 from tests.samples import failed, plan, record
 

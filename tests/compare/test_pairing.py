@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from metalmark.compare.measured import measured_of
-from metalmark.compare.pairing import Side, around_changes, pair
-from metalmark.plan import Device, DeviceKind, Dtype, Feed, Mode, Settings
-from metalmark.record import FailureKind, Software
+from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Mode, Settings
+from metalmark.model.record import FailureKind, Software
+from metalmark.results.measured import measured_of
+from metalmark.results.pairing import Side, around_changes, pair
 from tests.compare.sides import repeats, side
 from tests.samples import MACHINE, completed, failed, plan, record
 

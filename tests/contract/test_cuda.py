@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Settings
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.model.record import Completed, Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
@@ -91,7 +91,7 @@ def test_an_absurd_batch_is_out_of_memory_and_the_next_cell_is_not(tmp_path: Pat
 
 SAME = """
 from metalmark.backends.torch import BACKEND
-from metalmark.plan import *
+from metalmark.model.plan import *
 from metalmark.workloads.catalog import load
 def losses(**settings):
     plan = Plan(workload="mnist-mlp", params={"batch_size": 16}, mode=Mode.TRAINING, framework="torch",

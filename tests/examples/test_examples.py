@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from metalmark.model.watched import Ending
 from metalmark.store.watched import WatchedStore
-from metalmark.watched import Ending
 from tests import processes
 from tests.processes import ROOT
 

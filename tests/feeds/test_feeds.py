@@ -17,10 +17,10 @@ from metalmark.backends.batches import Feeder
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
-from metalmark.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan
+from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.workload import Recipe
 from metalmark.runner.launch import run_cell
-from metalmark.workload import Recipe
 from metalmark.workloads.catalog import load
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ IN_ORDER = """
 from itertools import islice
 import numpy as np
 from tests.feeds.test_feeds import make_source
-from metalmark.plan import Loader
+from metalmark.model.plan import Loader
 {imports}
 if __name__ == "__main__":
     source = make_source()

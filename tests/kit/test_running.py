@@ -19,10 +19,10 @@ from metalmark.kit import running, sending
 from metalmark.kit.base import Later
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import MOST, Pace
+from metalmark.model.watched import Ending
 from metalmark.store.sqlite import Store
 from metalmark.store.watched import WatchedStore, decode
 from metalmark.track.base import resolve
-from metalmark.watched import Ending
 from tests.kit.conftest import Script
 from tests.simulated.conftest import Simulated
 

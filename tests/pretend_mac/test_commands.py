@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from metalmark.codec import decode_export
-from metalmark.record import Absent, Completed, Failed, FailureKind, Record
+from metalmark.model.codec import decode_export
+from metalmark.model.record import Absent, Completed, Failed, FailureKind, Record
 from tests.data.files import write_idx
 from tests.pretend_mac import Mac, few_files
 from tests.pretend_mac.conftest import MakeMac

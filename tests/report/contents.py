@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from metalmark.plan import Settings
-from metalmark.record import Block, Completed, FailureKind, Flag, Phases, Record, Series, Software, Telemetry
+from metalmark.model.plan import Settings
+from metalmark.model.record import Block, Completed, FailureKind, Flag, Phases, Record, Series, Software, Telemetry
+from metalmark.model.training import Ending as TrainingEnding
+from metalmark.model.training import Epoch, Goal, Session, Setting, TrainingRecord
+from metalmark.model.watched import Curve, Ending, Pass, Stretch, Watched
 from metalmark.report.content import Content
-from metalmark.training.record import Ending as TrainingEnding
-from metalmark.training.record import Epoch, Goal, Session, Setting, TrainingRecord
-from metalmark.watched import Curve, Ending, Pass, Stretch, Watched
 from tests.samples import MACHINE, completed, failed, plan, record
 
 SCRIPT = "<script>alert(1)</script>"

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from metalmark.codec import decode_export, encode
-from metalmark.record import Absent, Block, Completed, Record, Series, Software, Telemetry
-from metalmark.report.cells import cells_of
-from metalmark.report.derived import Cost, Utilisation, derive
+from metalmark.model.codec import decode_export, encode
+from metalmark.model.record import Absent, Block, Completed, Record, Series, Software, Telemetry
 from metalmark.report.derived_lines import joules
 from metalmark.report.exports import comma_separated, json_text
 from metalmark.report.record_page import record_page
+from metalmark.results.cells import cells_of
+from metalmark.results.derived import Cost, Utilisation, derive
 from tests.samples import completed, failed, record
 
 AT_S = tuple(3.0 + 0.2 * i for i in range(16))

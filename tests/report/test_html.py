@@ -8,14 +8,14 @@ import re
 
 import pytest
 
-from metalmark.record import Telemetry
-from metalmark.report.cells import cells_of
+from metalmark.model.record import Telemetry
 from metalmark.report.content import Content
 from metalmark.report.html.document import document
 from metalmark.report.html.page import asset, page
 from metalmark.report.html.sweep import sweep_section
 from metalmark.report.html.tables import Column, Kind, Value, from_table, sort_key, table
 from metalmark.report.table import Table, sweep_table
+from metalmark.results.cells import cells_of
 from tests.report.contents import HOSTILE, everything, records, run, series
 from tests.report.markup import Parsed, parse
 from tests.samples import completed, plan, record

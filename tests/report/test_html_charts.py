@@ -7,10 +7,8 @@ import xml.etree.ElementTree as Xml
 
 import pytest
 
-from metalmark.plan import Mode
-from metalmark.record import Phases, Telemetry
-from metalmark.report.ceilings import NO_CEILINGS, Ceilings, key_of
-from metalmark.report.cells import cells_of
+from metalmark.model.plan import Mode
+from metalmark.model.record import Phases, Telemetry
 from metalmark.report.charts.bars import Bar, bars_svg
 from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
 from metalmark.report.charts.draw import SERIES, plain
@@ -23,6 +21,8 @@ from metalmark.report.charts.steps import steps_figure
 from metalmark.report.charts.thin import MOST, thin, thinned
 from metalmark.report.charts.throughput import ceiling_figures, energy_figures, throughput_figures
 from metalmark.report.html.page import asset
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings, key_of
+from metalmark.results.cells import cells_of
 from tests.report.contents import HOSTILE, PHASES, records, run, series, telemetry, training, watched
 from tests.samples import plan, record
 

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from metalmark.codec import decode_export
 from metalmark.errors import UsageError
+from metalmark.model.codec import decode_export
 from metalmark.report.content import Content
 from metalmark.report.formats import csv_text, json_bytes, markdown_text, parquet_bytes
 from metalmark.report.raw_rows import BLOCKS, EPOCHS, block_rows, epoch_rows

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from metalmark.plan import Mode
-from metalmark.record import FailureKind
-from metalmark.report.cells import cells_of
-from metalmark.report.published import published, published_tables
+from metalmark.model.plan import Mode
+from metalmark.model.record import FailureKind
+from metalmark.report.published_table import published_tables
+from metalmark.results.cells import cells_of
+from metalmark.results.published import published
 from tests.samples import completed, failed, plan, record
 
 

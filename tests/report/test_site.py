@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from metalmark.errors import UsageError
-from metalmark.plan import Dtype, Settings
-from metalmark.record import Flag, Gpu, Record
-from metalmark.report.leaderboard import board_of, slug
+from metalmark.model.plan import Dtype, Settings
+from metalmark.model.record import Flag, Gpu, Record
 from metalmark.report.site import MARK, find_bundles, write_site
+from metalmark.results.leaderboard import board_of, slug
 from metalmark.store.bundle import encode_bundle
 from tests.conftest import Cli
 from tests.samples import MACHINE, completed, failed, plan, record

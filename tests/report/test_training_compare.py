@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
+from metalmark.model.training import Ending, Epoch, Goal, Session, Setting, TrainingRecord
 from metalmark.report.spark import BARS
-from metalmark.report.training_compare import side_of, sides_of, unlike
 from metalmark.report.training_sides import curve_lines, print_sides, side_notes, side_tables
-from metalmark.training.record import Ending, Epoch, Goal, Session, Setting, TrainingRecord
+from metalmark.results.training_compare import side_of, sides_of, unlike
 from tests.samples import MACHINE
 
 UNKNOWN = Absent(reason="not counted")

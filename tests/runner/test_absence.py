@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metalmark.backends.base import DeviceReport, Probe
-from metalmark.plan import Device, DeviceKind, Dtype, Feed, Loader, Settings
-from metalmark.record import FailureKind
+from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Settings
+from metalmark.model.record import FailureKind
 from metalmark.runner import absence as module
 from metalmark.runner.absence import absence, absences
 from metalmark.runner.ask import NoAnswer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metalmark.machine.identity import identify
-from metalmark.plan import Device, DeviceKind, Dtype
-from metalmark.record import Software
+from metalmark.model.plan import Device, DeviceKind, Dtype
+from metalmark.model.record import Software
 from metalmark.runner import ceiling
 from tests.samples import record
 

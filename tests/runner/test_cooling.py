@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from metalmark.plan import Plan
-from metalmark.record import Completed, Record
+from metalmark.model.plan import Plan
+from metalmark.model.record import Completed, Record
+from metalmark.model.sweep import Cooldown, Sweep, new_id, now_utc
 from metalmark.runner import cooling, sweeping
 from metalmark.runner.cooling import Cooler
 from metalmark.runner.job import Progress
 from metalmark.runner.sweeping import run_sweep
-from metalmark.sweep import Cooldown, Sweep, new_id, now_utc
 from metalmark.telemetry.base import Reading, Sensor, Unit
 from metalmark.telemetry.sampler import Sampler
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from metalmark.errors import UsageError
-from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Settings
+from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.workload import Param, WorkloadInfo
 from metalmark.runner.expand import Wish, combine, expand, require
-from metalmark.sweep import Sweep, new_id, now_utc
-from metalmark.workload import Param, WorkloadInfo
 
 CPU = Device(kind=DeviceKind.CPU)
 

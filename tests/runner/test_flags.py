@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metalmark.record import Block, Completed, Flag, Measurement, Series, Telemetry
+from metalmark.model.record import Block, Completed, Flag, Measurement, Series, Telemetry
 from metalmark.runner.flags import flags_of
 from tests.samples import MACHINE, completed, failed
 

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from metalmark.machine import processes
-from metalmark.plan import Budget, Mode, Plan
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.plan import Budget, Mode, Plan
+from metalmark.model.record import Completed, Failed, FailureKind
 from metalmark.runner import launch
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell
@@ -276,7 +276,7 @@ def test_ctrl_c_stops_the_worker(fake_plan: Plans) -> None:
 
 
 PARENT = """
-from metalmark.plan import *
+from metalmark.model.plan import *
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.catalog import load
 params = {p.name: p.default for p in load("fake").params}

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metalmark.codec import decode_export
 from metalmark.errors import UsageError
-from metalmark.plan import Mode
-from metalmark.record import Completed, Failed
+from metalmark.model.codec import decode_export
+from metalmark.model.plan import Mode
+from metalmark.model.record import Completed, Failed
+from metalmark.model.workload import Param, WorkloadInfo
 from metalmark.runner.local import fingerprint, localise, localise_params
 from metalmark.scrub import place
-from metalmark.workload import Param, WorkloadInfo
 from tests.conftest import Cli
 
 WEIGHTS = Param("weights", "none", choices=("none", "imagenet"), path=True)

@@ -15,17 +15,17 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from metalmark.codec import decode, encode
 from metalmark.kit import running
 from metalmark.machine import awake, sleep
-from metalmark.plan import Plan
-from metalmark.record import Completed, Gpu, Record, Series, Telemetry
+from metalmark.model.codec import decode, encode
+from metalmark.model.plan import Plan
+from metalmark.model.record import Completed, Gpu, Record, Series, Telemetry
+from metalmark.model.sweep import Sweep, now_utc
+from metalmark.model.watched import Watched
 from metalmark.runner import sweeping
 from metalmark.runner.flags import flags_of, flags_of_watched
 from metalmark.runner.launch import run_cell
 from metalmark.runner.sweeping import run_sweep
-from metalmark.sweep import Sweep, now_utc
-from metalmark.watched import Watched
 from tests.samples import MACHINE, completed, record
 
 Plans = Callable[..., Plan]

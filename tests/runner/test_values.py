@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.errors import UsageError
-from metalmark.plan import Device, DeviceKind
+from metalmark.model.plan import Device, DeviceKind
+from metalmark.model.workload import Param
 from metalmark.runner.values import choose, parse_device, parse_numbers, parse_param, parse_switch
-from metalmark.workload import Param
 
 
 @pytest.mark.parametrize(

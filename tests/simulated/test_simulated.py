@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from metalmark.backends.base import Probe
-from metalmark.codec import decode_export
-from metalmark.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.record import Completed, Failed, FailureKind
+from metalmark.model.codec import decode_export
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Completed, Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
 from metalmark.store.sqlite import Store

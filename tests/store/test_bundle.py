@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.cli.bundling import import_files
-from metalmark.codec import encode_export
 from metalmark.errors import FormatError, UsageError
-from metalmark.record import Block, Flag, Record, Series, Software, Telemetry
+from metalmark.model.codec import encode_export
+from metalmark.model.record import Block, Flag, Record, Series, Software, Telemetry
 from metalmark.store import bundle
 from metalmark.store.bundle import decode_bundle, digest, encode_bundle, read_file
 from metalmark.store.personal import look, without

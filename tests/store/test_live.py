@@ -12,6 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from metalmark.errors import FormatError
+from metalmark.model.sweep import now_utc
 from metalmark.store.live import (
     FORGET_S,
     History,
@@ -25,7 +26,6 @@ from metalmark.store.live import (
     read_one,
     unit_of,
 )
-from metalmark.sweep import now_utc
 from tests.conftest import ROOT
 
 ID = "sweep00001"

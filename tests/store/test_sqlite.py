@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from metalmark.errors import StoreError, UsageError
-from metalmark.record import FailureKind
+from metalmark.model.record import FailureKind
+from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.store import sqlite
 from metalmark.store.place import store_path
 from metalmark.store.sqlite import LAYOUT, Store
-from metalmark.sweep import Sweep, new_id, now_utc
 from tests.samples import completed, failed, plan, record
 from tests.store.killing import kill_after
 
@@ -190,7 +190,7 @@ import urllib.parse  # Path.as_uri imports it late, when it can't be read any mo
 from pathlib import Path
 from metalmark.errors import StoreError
 from metalmark.store.sqlite import Store
-import metalmark.codec
+import metalmark.model.codec
 path = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(65534)

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from metalmark.errors import StoreError, UsageError
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Failed, FailureKind
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Failed, FailureKind
+from metalmark.model.training import Ending, Goal, TrainingRecord
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore, indexing
 from metalmark.training.job import write_record
-from metalmark.training.record import Ending, Goal, TrainingRecord
 from tests.samples import record as measured
 
 PLAN = Plan(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.track import sender
 from metalmark.track.deliver import FEW_ROWS, SHARE, Deliverer, reason
 from metalmark.track.destination import Destination

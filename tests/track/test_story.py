@@ -8,8 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Absent, Series, Software, Telemetry
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Absent, Series, Software, Telemetry
+from metalmark.model.training import Ending, Epoch, Goal, Session, Setting, TrainingRecord
+from metalmark.model.watched import Curve, Watched
+from metalmark.model.watched import Ending as LoopEnding
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, File, Known, Model, Row, Status
 from metalmark.track.model import Description, describe
@@ -17,9 +20,6 @@ from metalmark.track.records import spool_record
 from metalmark.track.spool import Queue
 from metalmark.track.story import MOST_ROWS, milliseconds, telemetry_rows
 from metalmark.track.training import spool_training
-from metalmark.training.record import Ending, Epoch, Goal, Session, Setting, TrainingRecord
-from metalmark.watched import Curve, Watched
-from metalmark.watched import Ending as LoopEnding
 from tests import samples
 from tests.conftest import Cli
 

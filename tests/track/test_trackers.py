@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.track import sender
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, Known, Row, Status
 from metalmark.track.spool import Queue, Spool
 from metalmark.track.training import spool_training
 from metalmark.training.job import read_record
-from metalmark.training.record import Ending, TrainingRecord
 from tests.conftest import ROOT
 from tests.track.servers import free_port, hanging_server, mlflow_server, refusing_server
 from tests.track.wandb_file import OfflineRun
@@ -367,7 +367,7 @@ def test_cells_that_were_measured_before(stage: Stage, server: str, client: Any)
     for record in records:
         (found,) = runs(client, record["id"])
         assert f"/runs/{found.info.run_id}" in pushed.stderr
-        assert found.data.tags["metalmark.sweep"] == record["sweep"]
+        assert found.data.tags["metalmark.model.sweep"] == record["sweep"]
         assert found.data.params["workload"] == "fake"
         measurement = record["outcome"]["measurement"]
         assert len(history(client, found, "bench/step_s")) == len(measurement["blocks"])

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from metalmark.plan import Dtype, Plan, Settings
+from metalmark.model.plan import Dtype, Plan, Settings
+from metalmark.model.training import Epoch, Goal
+from metalmark.model.workload import Workload
 from metalmark.training import samples
 from metalmark.training.base import State, Trainer, Training
 from metalmark.training.job import Request
 from metalmark.training.loop import Loop
-from metalmark.training.record import Epoch, Goal
 from metalmark.training.worker import light
-from metalmark.workload import Workload
 from metalmark.workloads.catalog import load
 from tests.training import stub
 from tests.training.files import dataset

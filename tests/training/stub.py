@@ -10,13 +10,13 @@ import numpy as np
 from metalmark.backends.base import Placement
 from metalmark.data.split import Dataset
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Absent, DeviceMemory
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.training import Epoch, Goal
+from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.training.base import State
 from metalmark.training.job import Request
 from metalmark.training.loop import Loop
-from metalmark.training.record import Epoch, Goal
-from metalmark.workload import Batch, Param, Params, Recipe, Workload
 
 UNKNOWN = Absent(reason="a stub")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from metalmark.plan import Device, DeviceKind, Mode, Plan
-from metalmark.record import Absent, Machine, Series, Software, Telemetry
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.model.record import Absent, Machine, Series, Software, Telemetry
+from metalmark.model.training import Ending, Epoch, Goal, Session, TrainingRecord
 from metalmark.report.training_table import training_table
 from metalmark.training.derived import best, ending, flags, reached
-from metalmark.training.record import Ending, Epoch, Goal, Session, TrainingRecord
 
 MACHINE = Machine(chip="c", architecture="a", physical_cores=1, logical_cores=1, usable_cores=1, memory_bytes=1, os="o")
 PLAN = Plan(

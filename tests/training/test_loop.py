@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from metalmark.errors import WrongResultError
+from metalmark.model.training import Ending, Goal
 from metalmark.training import loop as loops
 from metalmark.training.derived import best, samples_s
-from metalmark.training.record import Ending, Goal
 from tests.training.files import dataset
 from tests.training.stub import StubTrainer, Told, loop, workload
 

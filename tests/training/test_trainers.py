@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS, visible
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 from tests.conftest import ROOT
 from tests.training.checks import NAMES
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from metalmark.model.training import Ending, Epoch, Goal, Session, TrainingRecord
 from metalmark.store.live import Kind, LiveFile, Trace, live_folder
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
 from metalmark.training.job import write_record
-from metalmark.training.record import Ending, Epoch, Goal, Session, TrainingRecord
 from tests.samples import MACHINE, plan, record
 from tests.store.test_live import ID, status
 from tests.web.conftest import HOSTILE

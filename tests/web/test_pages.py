@@ -142,7 +142,7 @@ def test_what_is_not_there_is_a_404_with_words(ask: Ask, path: str) -> None:
 
 
 def test_compare_says_what_the_command_says(ask: Ask, filled: Path) -> None:
-    from metalmark.compare.sides import compare_sides, find_sides
+    from metalmark.results.sides import compare_sides, find_sides
 
     answer = ask("/compare?run=cell100000&run=cell000000")
     assert answer.status_code == 200

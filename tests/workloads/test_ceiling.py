@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 from metalmark.workloads import ceiling
 from metalmark.workloads.catalog import load, names, shown_names
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.plan import Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
 from metalmark.workloads.catalog import load
 
 # Even sizes are where paddings differ; 65 is odd all the way down; 96 leaves VGG16 a 3x3 to spread over 7x7.

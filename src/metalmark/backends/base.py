@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metalmark.plan import Plan
-from metalmark.record import DeviceMemory
-from metalmark.workload import Workload
+from metalmark.model.plan import Plan
+from metalmark.model.record import DeviceMemory
+from metalmark.model.workload import Workload
 
 RING = 2
 """Resident batches a session rotates through: two prove that each step reads its own input."""

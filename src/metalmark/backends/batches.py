@@ -11,8 +11,8 @@ import numpy as np
 
 from metalmark.backends.base import RING
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
-from metalmark.workload import Batch, Recipe, Workload
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Batch, Recipe, Workload
 
 Placed = tuple[tuple[Any, ...], Any]
 """Inputs and targets on the device."""

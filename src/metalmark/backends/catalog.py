@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from metalmark.backends.limits import LIMITS, Limit
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError
-from metalmark.plan import Dtype, Loader, Settings
+from metalmark.model.plan import Dtype, Loader, Settings
 
 if TYPE_CHECKING:
     from metalmark.backends.base import Backend

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from metalmark.backends.base import RING, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.plan import DeviceKind, Mode, Plan
-from metalmark.record import DeviceMemory
-from metalmark.workload import Params, Workload
+from metalmark.model.plan import DeviceKind, Mode, Plan
+from metalmark.model.record import DeviceMemory
+from metalmark.model.workload import Params, Workload
 
 SPIN_S = 0.002
 """The end of a wait is spun through: sleep alone comes back up to a tenth of a millisecond late."""

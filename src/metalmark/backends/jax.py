@@ -33,9 +33,9 @@ from metalmark.backends.keras_common import (
 from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
-from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.record import Absent, DeviceMemory
-from metalmark.workload import Recipe, Workload
+from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.workload import Recipe, Workload
 
 TITLE = "JAX"
 PLATFORMS = {DeviceKind.CPU: "cpu", DeviceKind.GPU: "gpu", DeviceKind.CUDA: "cuda", DeviceKind.MPS: "METAL"}

@@ -10,9 +10,9 @@ import keras
 
 from metalmark.backends.base import DeviceReport
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Device, DeviceKind, Dtype, Plan
-from metalmark.record import Absent, DeviceMemory
-from metalmark.workload import Recipe, Workload
+from metalmark.model.plan import Device, DeviceKind, Dtype, Plan
+from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.workload import Recipe, Workload
 
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}
 

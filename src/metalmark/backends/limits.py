@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metalmark.plan import Loader, Settings
+from metalmark.model.plan import Loader, Settings
 
 NOWHERE: tuple[str, ...] = ()
 

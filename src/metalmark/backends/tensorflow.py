@@ -29,9 +29,9 @@ from metalmark.backends.keras_common import (
 from metalmark.backends.versions import version_of
 from metalmark.feeds.on_tensorflow import tensorflow_loader
 from metalmark.feeds.source import Source
-from metalmark.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.record import Absent, DeviceMemory
-from metalmark.workload import Recipe, Workload
+from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.workload import Recipe, Workload
 
 TITLE = "TensorFlow"
 NO_RESERVED = Absent(reason="TensorFlow tells what its tensors use, not what its allocator has reserved")

@@ -17,9 +17,9 @@ from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
 from metalmark.feeds.source import Source
-from metalmark.plan import Dtype, Loader, Mode, Plan, Settings
-from metalmark.record import DeviceMemory
-from metalmark.workload import Workload
+from metalmark.model.plan import Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.record import DeviceMemory
+from metalmark.model.workload import Workload
 
 Tensors = tuple[torch.Tensor, ...]
 Step = Callable[[Tensors, torch.Tensor], torch.Tensor]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 
 Work = Callable[..., Any]
 

@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from metalmark.report.cells import Cell
 from metalmark.report.exports import markdown
-from metalmark.report.published import published_tables
+from metalmark.report.published_table import published_tables
 from metalmark.report.terminal import print_table
+from metalmark.results.cells import Cell
 
 
 def print_published(cells: list[Cell], form: str | None) -> None:

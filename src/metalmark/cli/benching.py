@@ -17,12 +17,13 @@ from metalmark.cli.tracking import Tracking
 from metalmark.cli.watching import make_watch
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError
-from metalmark.plan import Budget, Mode
-from metalmark.record import Failed, FailureKind, Record
-from metalmark.report.cells import Cell, cells_of
+from metalmark.model.plan import Budget, Mode
+from metalmark.model.record import Failed, FailureKind, Record
+from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.report.exports import comma_separated, json_text, markdown
 from metalmark.report.table import sweep_table
 from metalmark.report.terminal import print_table
+from metalmark.results.cells import Cell, cells_of
 from metalmark.runner.describe import describe
 from metalmark.runner.devices import choose_devices
 from metalmark.runner.expand import Wish, combine, expand, require
@@ -32,7 +33,6 @@ from metalmark.runner.values import choose, split_list
 from metalmark.store.place import store_path
 from metalmark.store.rescue import rescue
 from metalmark.store.sqlite import Store
-from metalmark.sweep import Sweep, new_id, now_utc
 
 BROKEN = {FailureKind.CRASHED, FailureKind.TIMED_OUT, FailureKind.WRONG_RESULT}
 

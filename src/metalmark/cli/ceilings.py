@@ -6,18 +6,18 @@ import click
 
 from metalmark.cli.benching import choose_frameworks, exit_code, keeper
 from metalmark.cli.progress import make_display
-from metalmark.plan import Dtype
+from metalmark.model.plan import Dtype
+from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.report.ceiling_table import ceiling_table
-from metalmark.report.cells import cells_of
 from metalmark.report.exports import json_text
 from metalmark.report.terminal import print_table
+from metalmark.results.cells import cells_of
 from metalmark.runner.ceiling import ceiling_plans, measured_before
 from metalmark.runner.devices import choose_devices
 from metalmark.runner.sweeping import run_sweep
 from metalmark.runner.values import choose, split_list
 from metalmark.store.place import store_path
 from metalmark.store.sqlite import Store
-from metalmark.sweep import Sweep, new_id, now_utc
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from metalmark.compare.comparison import Comparison
-from metalmark.compare.pairing import Side
-from metalmark.compare.sides import SPLIT, compare_sides, find_sides
-from metalmark.difference import Verdict
 from metalmark.errors import UsageError
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.exports import markdown
 from metalmark.report.terminal import print_table
+from metalmark.results.comparison import Comparison
+from metalmark.results.pairing import Side
+from metalmark.results.sides import SPLIT, compare_sides, find_sides
+from metalmark.stats.difference import Verdict
 
 __all__ = ["SPLIT", "find_sides", "judge", "parse_share", "run", "show"]
 

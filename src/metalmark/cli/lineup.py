@@ -14,20 +14,20 @@ from metalmark.backends.catalog import find, installed
 from metalmark.cli.benching import BROKEN
 from metalmark.cli.training import Job, Train, begun, clear, new_folder
 from metalmark.errors import NotInstalledError
-from metalmark.plan import Device
-from metalmark.record import Failed, FailureKind
+from metalmark.model.plan import Device
+from metalmark.model.record import Failed, FailureKind
+from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.workload import WorkloadInfo
 from metalmark.report.terminal import wide_console
 from metalmark.report.training_sides import print_sides
 from metalmark.runner.absence import absences
 from metalmark.runner.devices import choose_devices
 from metalmark.runner.expand import require
 from metalmark.runner.values import split_list
-from metalmark.sweep import new_id, now_utc
 from metalmark.training.derived import ending
 from metalmark.training.job import Request, write_record, write_request
 from metalmark.training.lineup import LINEUP, Lineup, read_lineup, write_lineup
-from metalmark.training.record import Ending, TrainingRecord
-from metalmark.workload import WorkloadInfo
 
 EVERY = "all"
 

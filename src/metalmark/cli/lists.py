@@ -7,9 +7,9 @@ from typing import Any
 
 from metalmark.cli.bench import SWITCHES
 from metalmark.errors import UsageError
-from metalmark.plan import Dtype, Feed, Loader, Settings
+from metalmark.model.plan import Dtype, Feed, Loader, Settings
+from metalmark.model.sweep import Cooldown
 from metalmark.runner.values import choose, parse_numbers, parse_switch
-from metalmark.sweep import Cooldown
 
 START_METHODS = ("fork", "spawn", "forkserver")
 AUTO_COOLDOWN_S = 300.0

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from metalmark.cli.progress import Pace, plan_name, result_line
-from metalmark.plan import Plan
-from metalmark.record import Record
+from metalmark.model.plan import Plan
+from metalmark.model.record import Record
+from metalmark.model.sweep import Sweep, now_utc
 from metalmark.runner.job import Progress
 from metalmark.scrub import printable
 from metalmark.store.live import THROUGHPUT, UNITS, History, Kind, LiveFile, Status, clear_left_behind
-from metalmark.sweep import Sweep, now_utc
 from metalmark.telemetry.sampler import Sampler
 
 EVERY_S = 0.5

@@ -12,16 +12,16 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from metalmark.plan import Plan
-from metalmark.record import Failed, Record
-from metalmark.report.cells import cells_of
+from metalmark.model.plan import Plan
+from metalmark.model.record import Failed, Record
+from metalmark.model.sweep import Sweep
 from metalmark.report.table import sweep_table
 from metalmark.report.terminal import render
 from metalmark.report.units import duration, figures, seconds, share
+from metalmark.results.cells import cells_of
 from metalmark.runner.job import Progress
 from metalmark.runner.listening import Listener
 from metalmark.scrub import printable
-from metalmark.sweep import Sweep
 from metalmark.telemetry.sampler import Sampler
 
 REFRESH_S = 1.0

@@ -10,17 +10,17 @@ from pathlib import Path
 import click
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.record import Record
-from metalmark.report.ceilings import ceilings_of
+from metalmark.model.record import Record
+from metalmark.model.sweep import Sweep
+from metalmark.model.training import TrainingRecord
+from metalmark.model.watched import Watched
 from metalmark.report.content import Content
+from metalmark.results.ceilings import ceilings_of
 from metalmark.runner.job import write_whole
 from metalmark.store.bundle import read_file
 from metalmark.store.damage import refuse_damaged
 from metalmark.store.runs import RunStore
-from metalmark.sweep import Sweep
 from metalmark.training.job import RECORD, read_record
-from metalmark.training.record import TrainingRecord
-from metalmark.watched import Watched
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": "parquet"}

@@ -76,12 +76,12 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
     """Show RUNS as the table they made, with how and where they were measured."""
     from metalmark.cli.against import print_published
-    from metalmark.report.ceilings import ceilings_of
-    from metalmark.report.cells import cells_of
     from metalmark.report.exports import comma_separated, json_text, markdown
     from metalmark.report.record_page import record_page
     from metalmark.report.table import sweep_table
     from metalmark.report.terminal import print_table
+    from metalmark.results.ceilings import ceilings_of
+    from metalmark.results.cells import cells_of
     from metalmark.store.place import store_path
     from metalmark.store.trainings import TrainingStore
     from metalmark.workloads.ceiling import COPY, MATMUL
@@ -133,8 +133,8 @@ def export(
     from pathlib import Path
 
     from metalmark.cli.bundling import export_bundle
-    from metalmark.codec import encode_export
     from metalmark.errors import UsageError
+    from metalmark.model.codec import encode_export
     from metalmark.runner.job import write_whole
     from metalmark.store.place import store_path
     from metalmark.store.sqlite import Store

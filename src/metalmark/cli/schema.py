@@ -10,6 +10,6 @@ def command() -> None:
     """Print the JSON schema of a record, as `runs export` and `bench --json` write it."""
     import json
 
-    from metalmark.codec import json_schema
+    from metalmark.model.codec import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))

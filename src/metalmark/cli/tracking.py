@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from metalmark.record import Record
+    from metalmark.model.record import Record
     from metalmark.track.courier import Parcel
     from metalmark.track.destination import Wish
     from metalmark.track.spool import Queue

@@ -18,8 +18,11 @@ from metalmark.cli.training_live import TrainStatus
 from metalmark.cli.training_progress import make_display
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError, UsageError
-from metalmark.plan import Budget, Mode, Plan, Settings
-from metalmark.record import FailureKind
+from metalmark.model.plan import Budget, Mode, Plan, Settings
+from metalmark.model.record import FailureKind
+from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.training import Ending, Goal, TrainingRecord
+from metalmark.model.workload import WorkloadInfo
 from metalmark.report.terminal import print_table, wide_console
 from metalmark.report.training_table import training_table
 from metalmark.runner.describe import describe
@@ -28,13 +31,10 @@ from metalmark.runner.local import expanded, localise, localise_params
 from metalmark.runner.values import parse_device
 from metalmark.store.place import store_path
 from metalmark.store.trainings import TrainingStore, indexing
-from metalmark.sweep import new_id, now_utc
 from metalmark.training.derived import flags
 from metalmark.training.job import JOB, LAST, RECORD, Request, read_record, read_request
 from metalmark.training.launch import Listener, curve, train
 from metalmark.training.lineup import LINEUP, lineup_of
-from metalmark.training.record import Ending, Goal, TrainingRecord
-from metalmark.workload import WorkloadInfo
 
 EPOCHS = 5
 FOREVER_S = 1e9

@@ -8,11 +8,11 @@ from pathlib import Path
 from metalmark.cli.live import EVERY_S, Keeping, samples_of
 from metalmark.cli.progress import plan_name
 from metalmark.cli.training_progress import Pace
+from metalmark.model.training import TrainingRecord
 from metalmark.report.training_table import summary
 from metalmark.store.live import Kind
 from metalmark.training.job import Request, TrainingProgress
 from metalmark.training.launch import Event
-from metalmark.training.record import TrainingRecord
 
 
 class TrainStatus(Keeping):

@@ -10,13 +10,13 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.report.training_table import summary
 from metalmark.report.units import duration
 from metalmark.scrub import printable
 from metalmark.training.derived import elapsed_s
 from metalmark.training.job import TrainingProgress
 from metalmark.training.launch import Event
-from metalmark.training.record import Ending, TrainingRecord
 
 REFRESH_HZ = 2.0
 """Drawing costs a core some milliseconds; the training needs them more."""

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from metalmark.cli.progress import Display, Lines, LiveTable
-from metalmark.record import Record
+from metalmark.model.record import Record
+from metalmark.model.sweep import Sweep
 from metalmark.report.spark import spark
 from metalmark.report.units import figures, size
 from metalmark.runner.job import Progress
-from metalmark.sweep import Sweep
 from metalmark.telemetry.sampler import Sampler
 
 EVERY_S = 1.0

@@ -16,8 +16,8 @@ from metalmark.doctor.scene import Nvidia, Scene, Trouble
 from metalmark.doctor.together import Tell, ask_together
 from metalmark.machine.identity import Identity, read_identity
 from metalmark.machine.tools import run_tool
-from metalmark.plan import Settings
-from metalmark.record import Absent
+from metalmark.model.plan import Settings
+from metalmark.model.record import Absent
 from metalmark.runner.ask import NoAnswer, ask
 
 QUIET_LIMIT_S = 4.0

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from metalmark.feeds.source import Arrays, Source
-from metalmark.plan import Loader
+from metalmark.model.plan import Loader
 
 ENDLESS = 2**62
 QUIET_S = 0.1

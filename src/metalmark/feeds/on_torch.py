@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.files import allow_files
 from metalmark.feeds.source import Arrays, Source
-from metalmark.plan import Loader
+from metalmark.model.plan import Loader
 
 FILES_PER_BATCH = 8
 """Descriptors that a batch in flight holds: its tensors are shared by descriptor on Linux."""

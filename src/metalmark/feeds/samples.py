@@ -9,8 +9,8 @@ import numpy as np
 from metalmark.data.catalog import ACCEPTED, PIXELS, REAL, SYNTHETIC, load
 from metalmark.data.split import Dataset, Positions
 from metalmark.errors import FormatError, UnsupportedError
-from metalmark.plan import Plan
-from metalmark.workload import Batch, Params, Workload
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Batch, Params, Workload
 
 
 def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metalmark.plan import Plan
-from metalmark.workload import Batch, Recipe, Workload
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Batch, Recipe, Workload
 
 Arrays = tuple[np.ndarray, ...]
 """The inputs, then the targets: plain arrays, which every loader can carry between processes."""

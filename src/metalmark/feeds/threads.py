@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from metalmark.feeds.source import Arrays, Source
-from metalmark.plan import Loader
+from metalmark.model.plan import Loader
 
 
 @contextmanager

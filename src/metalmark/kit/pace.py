@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.watched import Stretch
+from metalmark.model.watched import Stretch
 
 MOST = 4096
 

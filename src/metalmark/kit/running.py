@@ -25,16 +25,16 @@ from metalmark.kit.sending import Sender
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
-from metalmark.record import Software
+from metalmark.model.record import Software
+from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.watched import Ending, Pass, Value, Watched
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
 from metalmark.store.place import store_path
 from metalmark.store.watched import WatchedStore
-from metalmark.sweep import new_id, now_utc
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
 from metalmark.track.base import Tracker, resolve
-from metalmark.watched import Ending, Pass, Value, Watched
 
 HZ = 1.0
 """Sensors are asked in the training's own process and take their turn with it; a run of minutes needs no more."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
+from metalmark.model.watched import Value
 from metalmark.scrub import scrub
 from metalmark.track.base import Tracker
-from metalmark.watched import Value
 
 PATIENCE_S = 30.0
 

@@ -13,10 +13,10 @@ from metalmark.backends.base import Session
 from metalmark.errors import UsageError
 from metalmark.kit.arrays import synchronize, to_numpy
 from metalmark.kit.frameworks import owner
-from metalmark.plan import Budget
-from metalmark.record import Absent, Block, DeviceMemory, Measurement
+from metalmark.model.plan import Budget
+from metalmark.model.record import Absent, Block, DeviceMemory, Measurement
 from metalmark.runner.loop import Clock
-from metalmark.stats import Interval, median, median_interval
+from metalmark.stats.summary import Interval, median, median_interval
 
 
 class Stopwatch:

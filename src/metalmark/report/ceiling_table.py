@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.report.cells import Cell
 from metalmark.report.table import Table, notes
 from metalmark.report.units import figures, share
+from metalmark.results.cells import Cell
 from metalmark.workloads.ceiling import COPY, copied_bytes
 
 HEADERS = ("framework", "device", "dtype", "matrix product", "±95%", "copy", "±95%", "flags")

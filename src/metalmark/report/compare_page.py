@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metalmark.compare.comparison import Comparison, Figures, Ratio, Row
-from metalmark.compare.pairing import MAY_LACK, shown
-from metalmark.difference import Difference, Verdict
-from metalmark.record import Absent
+from metalmark.model.record import Absent
 from metalmark.report.table import Table
 from metalmark.report.units import figures, seconds
+from metalmark.results.comparison import Comparison, Figures, Ratio, Row
+from metalmark.results.pairing import MAY_LACK, shown
+from metalmark.stats.difference import Difference, Verdict
 
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")
 TEXTS = {"verdict", "flags"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from metalmark.plan import Plan
-from metalmark.record import Machine, Record
-from metalmark.report.ceilings import NO_CEILINGS, Ceilings
-from metalmark.training.record import TrainingRecord
-from metalmark.watched import Watched
+from metalmark.model.plan import Plan
+from metalmark.model.record import Machine, Record
+from metalmark.model.training import TrainingRecord
+from metalmark.model.watched import Watched
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 
 
 class Content(Struct, frozen=True, kw_only=True):

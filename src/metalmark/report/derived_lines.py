@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metalmark.record import Absent, Record
-from metalmark.report.ceilings import Ceilings, share_of_ceiling
-from metalmark.report.derived import Cost, Derived, derive
+from metalmark.model.record import Absent, Record
 from metalmark.report.units import figures, share, size
+from metalmark.results.ceilings import Ceilings, share_of_ceiling
+from metalmark.results.derived import Cost, Derived, derive
 
 
 def derived_lines(record: Record, ceilings: Ceilings) -> list[str]:

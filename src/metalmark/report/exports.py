@@ -6,14 +6,14 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from metalmark.codec import encode_export
-from metalmark.plan import word
-from metalmark.record import Record
-from metalmark.report.cells import Cell
-from metalmark.report.derived import Cost, Derived, Utilisation, derive
+from metalmark.model.codec import encode_export
+from metalmark.model.plan import word
+from metalmark.model.record import Record
 from metalmark.report.table import Table
+from metalmark.results.cells import Cell
+from metalmark.results.derived import Cost, Derived, Utilisation, derive
 from metalmark.scrub import printable
-from metalmark.stats import median
+from metalmark.stats.summary import median
 
 LEAD = ("workload", "mode", "framework", "device", "data", "placed_on")
 FIGURES = (

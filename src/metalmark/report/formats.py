@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from metalmark.codec import FORMAT, encode
 from metalmark.errors import NotInstalledError, UsageError
-from metalmark.record import SCHEMA
-from metalmark.report.cells import cells_of
+from metalmark.model.codec import FORMAT, encode
+from metalmark.model.record import SCHEMA
 from metalmark.report.content import Content
-from metalmark.report.derived import derive
 from metalmark.report.exports import comma_separated, escaped, markdown, spreadsheet
 from metalmark.report.html.facts import machine_facts
-from metalmark.report.published import published_tables
+from metalmark.report.published_table import published_tables
 from metalmark.report.raw_rows import BLOCKS, EPOCHS, block_rows, epoch_rows
 from metalmark.report.table import sweep_table
 from metalmark.report.training_table import training_table
+from metalmark.results.cells import cells_of
+from metalmark.results.derived import derive
 from metalmark.scrub import scrub
 
 ONE_KIND = "Ask for one kind at a time; --format json and html hold all of them."

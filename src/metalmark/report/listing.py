@@ -9,7 +9,7 @@ import click
 
 from metalmark.backends.catalog import Framework, visible
 from metalmark.backends.versions import UNKNOWN, version_of
-from metalmark.plan import word
+from metalmark.model.plan import word
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
 from metalmark.workloads.catalog import load, shown_names

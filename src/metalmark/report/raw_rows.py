@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from metalmark.plan import Plan
-from metalmark.record import Absent, Block, Completed, Record
-from metalmark.training.record import TrainingRecord
+from metalmark.model.plan import Plan
+from metalmark.model.record import Absent, Block, Completed, Record
+from metalmark.model.training import TrainingRecord
 
 Row = dict[str, object]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.record import Absent, Completed, Failed, Record
-from metalmark.report.ceilings import NO_CEILINGS, Ceilings
+from metalmark.model.record import Absent, Completed, Failed, Record
 from metalmark.report.derived_lines import derived_lines
 from metalmark.report.units import figures, seconds, share, size
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 from metalmark.scrub import printable
-from metalmark.stats import median, spread
+from metalmark.stats.summary import median, spread
 
 MOST = 12
 """More records than this are a sweep to look at in the table, not one by one."""

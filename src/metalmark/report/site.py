@@ -11,10 +11,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.codec import encode
 from metalmark.errors import MetalmarkError, StoreError, UsageError
-from metalmark.record import Record
-from metalmark.report.leaderboard import board_of
+from metalmark.model.codec import encode
+from metalmark.model.record import Record
+from metalmark.results.leaderboard import board_of
 from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
 from metalmark.store.personal import look

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metalmark.plan import Feed, Plan, word
-from metalmark.record import Failed, FailureKind
-from metalmark.report.cells import Cell, varying
+from metalmark.model.plan import Feed, Plan, word
+from metalmark.model.record import Failed, FailureKind
 from metalmark.report.units import figures, seconds, share, size
+from metalmark.results.cells import Cell, varying
 
 
 @dataclass(frozen=True, kw_only=True)

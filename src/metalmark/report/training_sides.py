@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from metalmark.record import Absent
+from metalmark.model.record import Absent
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.report.spark import spark
 from metalmark.report.table import Table
 from metalmark.report.terminal import print_table
-from metalmark.report.training_compare import Side, sides_of, unlike
 from metalmark.report.training_table import percent
 from metalmark.report.units import figures, seconds, size
+from metalmark.results.training_compare import Side, sides_of, unlike
 from metalmark.scrub import printable
-from metalmark.training.record import Ending, TrainingRecord
 
 BARS = 48
 BETWEEN = 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import compress
 
-from metalmark.record import Absent
+from metalmark.model.record import Absent
+from metalmark.model.training import Ending, Epoch, TrainingRecord
 from metalmark.report.table import Table
 from metalmark.report.units import duration, figures, seconds
 from metalmark.training.derived import best, elapsed_s, joules, reached, samples_s
-from metalmark.training.record import Ending, Epoch, TrainingRecord
 
 HEADERS = (
     "epoch", "train loss", "val loss", "accuracy", "top-5", "rate", "input", "compute", "validation", "samples/s",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.plan import DeviceKind, Plan
-from metalmark.record import Failed, FailureKind
+from metalmark.model.plan import DeviceKind, Plan
+from metalmark.model.record import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
 

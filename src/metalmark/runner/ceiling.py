@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.machine.identity import identify
-from metalmark.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
-from metalmark.record import Completed, Record
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
+from metalmark.model.record import Completed, Record
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 SIZES = {DeviceKind.CPU: (768, 16), DeviceKind.ANY: (768, 16), DeviceKind.CUDA: (8192, 256)}

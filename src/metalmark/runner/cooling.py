@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from metalmark.sweep import Cooldown
+from metalmark.model.sweep import Cooldown
 from metalmark.telemetry.base import Sensor
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from metalmark.errors import MetalmarkError, UsageError
+from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.ask import NoAnswer, ask
 from metalmark.runner.job import write_struct
 from metalmark.scrub import scrub
-from metalmark.workload import WorkloadInfo
 from metalmark.workloads.catalog import digest, is_file, load, load_file, split
 
 TIMEOUT_S = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metalmark.plan import Device
+from metalmark.model.plan import Device
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
 from metalmark.runner.values import parse_device

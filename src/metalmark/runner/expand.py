@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from metalmark.errors import UsageError
-from metalmark.plan import Budget, Device, Feed, Loader, Mode, Plan, Scalar, Settings
+from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Scalar, Settings
+from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.values import parse_param
-from metalmark.workload import WorkloadInfo
 
 MOST_CELLS = 10_000
 

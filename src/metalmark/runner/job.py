@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.machine.durable import flush_to_drive
-from metalmark.plan import Plan
-from metalmark.record import Completed, Failed
+from metalmark.model.plan import Plan
+from metalmark.model.record import Completed, Failed
 
 PROGRESS_FD = "METALMARK_PROGRESS_FD"
 LIFELINE_FD = "METALMARK_LIFELINE_FD"

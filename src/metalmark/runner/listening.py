@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from metalmark.record import Record
+from metalmark.model.record import Record
 from metalmark.runner.job import Progress
 from metalmark.telemetry.sampler import Sampler
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from metalmark.errors import UsageError
+from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.values import split_list
-from metalmark.workload import WorkloadInfo
 
 WHOLE_FILE_BYTES = 64 << 20
 """Larger files are known by their size and both ends: hashing a data set at each start would take minutes."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from metalmark.backends.base import Session
 from metalmark.errors import WrongResultError
-from metalmark.plan import Budget
-from metalmark.record import Block, Measurement
-from metalmark.stats import median, spread
+from metalmark.model.plan import Budget
+from metalmark.model.record import Block, Measurement
+from metalmark.stats.summary import median, spread
 
 BLOCK_S = 0.2
 """A block is at least this long: a million times the clock's resolution, and a hundred times what TensorFlow's

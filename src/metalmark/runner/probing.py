@@ -11,7 +11,7 @@ from pathlib import Path
 
 from metalmark.backends.base import Probe
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.plan import Settings
+from metalmark.model.plan import Settings
 from metalmark.runner.ask import NoAnswer, ask
 from metalmark.runner.job import write_struct
 from metalmark.scrub import scrub

@@ -11,14 +11,14 @@ import msgspec
 import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
-from metalmark.record import Failed, FailureKind, Outcome, Record, Software
+from metalmark.model.record import Failed, FailureKind, Outcome, Record, Software
+from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.runner.cooling import Cooler
 from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import idle_watts
 from metalmark.runner.launch import run_cell
 from metalmark.runner.listening import Listener, Listeners
 from metalmark.scrub import scrub
-from metalmark.sweep import Sweep, new_id, now_utc
 
 STEERING = (
     "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "METAL_", "MKL_", "MLX_", "MTL_", "NVIDIA_TF32", "OMP_",

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 
 from metalmark.errors import UsageError
-from metalmark.plan import Device, DeviceKind, Scalar
-from metalmark.workload import Param
+from metalmark.model.plan import Device, DeviceKind, Scalar
+from metalmark.model.workload import Param
 
 _RANGE = re.compile(r"^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)(?:([*+])(\d+(?:\.\d+)?))?$")
 MOST_VALUES = 1000

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from metalmark.codec import decode, decode_export, encode
 from metalmark.errors import FormatError, UsageError
-from metalmark.record import SCHEMA, Record
+from metalmark.model.codec import decode, decode_export, encode
+from metalmark.model.record import SCHEMA, Record
 from metalmark.store.damage import refuse_damaged
 from metalmark.store.names import PATTERN, RESERVED
 from metalmark.store.personal import look, without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metalmark.errors import FormatError
-from metalmark.record import Completed, Record
+from metalmark.model.record import Completed, Record
 
 LARGEST = 2**53
 """What a program in any language reads as the same number."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from metalmark.record import Record
+from metalmark.model.record import Record
 from metalmark.scrub import PATH, user_names
 
 EVERYONES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from metalmark.codec import encode_export
-from metalmark.record import Record
+from metalmark.model.codec import encode_export
+from metalmark.model.record import Record
 
 
 def rescue(record: Record, store: Path) -> str:

@@ -12,14 +12,14 @@ from typing import Self
 
 import msgspec
 
-from metalmark.codec import decode, encode
 from metalmark.errors import StoreError, UsageError
-from metalmark.record import Completed, Record
-from metalmark.stats import median
+from metalmark.model.codec import decode, encode
+from metalmark.model.record import Completed, Record
+from metalmark.model.sweep import Sweep, now_utc
+from metalmark.stats.summary import median
 from metalmark.store import names as naming
 from metalmark.store.layout import APPLICATION_ID, LAYOUT, LIST, NEWEST, TABLES
 from metalmark.store.trouble import ELSEWHERE, explained
-from metalmark.sweep import Sweep, now_utc
 
 WAIT_S = 5.0
 

@@ -17,8 +17,8 @@ from metalmark.store import names as naming
 from metalmark.store.sqlite import BEGINS, Store
 
 if TYPE_CHECKING:
+    from metalmark.model.training import TrainingRecord
     from metalmark.training.launch import Event, Listener
-    from metalmark.training.record import TrainingRecord
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS trainings (
@@ -180,7 +180,7 @@ def outcome_of(record: TrainingRecord) -> str:
 
 def indexing(path: Path, folder: Path, *, lineup: str, say: Callable[[str], None]) -> Listener:
     """Keeps the index up to date. A store that fails costs the index a line, never the training."""
-    from metalmark.training.record import TrainingRecord
+    from metalmark.model.training import TrainingRecord
 
     def hear(event: Event) -> None:
         if not isinstance(event, TrainingRecord):

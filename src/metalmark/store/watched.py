@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from metalmark.errors import FormatError
+from metalmark.model.versioned import decode_versioned
+from metalmark.model.watched import SCHEMA, Watched
 from metalmark.store.sqlite import Store
-from metalmark.versioned import decode_versioned
-from metalmark.watched import SCHEMA, Watched
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS watched (

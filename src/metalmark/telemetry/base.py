@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metalmark.record import Absent
+from metalmark.model.record import Absent
 
 
 class Unit(StrEnum):

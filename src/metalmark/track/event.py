@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
 
 SCHEMA = 1
 

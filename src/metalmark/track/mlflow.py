@@ -56,7 +56,7 @@ class MlflowService:
             for name in run.data.metrics:
                 self._held[name] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, name)}
         self._run, self._params = run.info.run_id, dict(run.data.params)
-        group = {"metalmark.sweep": begin.group} if begin.group else {}
+        group = {"metalmark.model.sweep": begin.group} if begin.group else {}
         self.known(Known(params=begin.params, tags={**begin.tags, **group}))
         return self._where()
 

@@ -23,11 +23,11 @@ from msgspec import Struct
 from metalmark.data.catalog import PIXELS
 from metalmark.data.synthetic import shape_of
 from metalmark.errors import FormatError, UsageError
-from metalmark.plan import Device, DeviceKind, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Plan, Settings
+from metalmark.model.workload import Batch, Workload
 from metalmark.scrub import scrub
 from metalmark.track.event import Model
 from metalmark.training import checkpoint
-from metalmark.workload import Batch, Workload
 from metalmark.workloads.catalog import is_file, load
 
 SCHEMA = 1

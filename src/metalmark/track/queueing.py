@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from metalmark.errors import UsageError
-from metalmark.sweep import new_id
+from metalmark.model.sweep import new_id
+from metalmark.model.watched import Watched
 from metalmark.track.courier import Courier
 from metalmark.track.destination import Wish
 from metalmark.track.event import Axis, Begin, Event, File, Row, Value
 from metalmark.track.records import conclude_watched
 from metalmark.track.spool import Spool
-from metalmark.watched import Watched
 
 AT_ONCE = 256
 """Rows are written together, since the thread that does it takes its turn with the loop."""

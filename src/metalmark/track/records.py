@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from metalmark.codec import encode_export
-from metalmark.record import Absent, Completed, Failed, FailureKind, Record
-from metalmark.report.derived import derive
-from metalmark.stats import median, samples_per_second, step_interval
+from metalmark.model.codec import encode_export
+from metalmark.model.record import Absent, Completed, Failed, FailureKind, Record
+from metalmark.model.watched import Ending, Watched
+from metalmark.results.derived import derive
+from metalmark.stats.summary import median, samples_per_second, step_interval
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, Event, File, Known, Row, Status
 from metalmark.track.spool import Queue, Spool
 from metalmark.track.story import finite, known_numbers, machine_tags, milliseconds, plan_params, telemetry_rows
-from metalmark.watched import Ending, Watched
 
 RECORD, WATCHED = "record.json", "run.json"
 

@@ -24,11 +24,11 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import StoreError
+from metalmark.model.versioned import refuse_newer
 from metalmark.runner.job import write_struct
 from metalmark.store.place import store_path
 from metalmark.track.destination import Destination
 from metalmark.track.event import SCHEMA, Begin, End, Event
-from metalmark.versioned import refuse_newer
 
 EVENTS, WRITER, FILES = "events.jsonl", "writer.lock", "files"
 MOST_SESSIONS = 10_000

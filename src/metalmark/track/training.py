@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from metalmark.errors import MetalmarkError
+from metalmark.model.training import Ending, Epoch, Setting, TrainingRecord
 from metalmark.track.courier import Courier, Parcel
 from metalmark.track.destination import Destination, Wish
 from metalmark.track.event import Axis, Begin, End, Event, File, Known, Model, Row, Status, Value
@@ -24,7 +25,6 @@ from metalmark.track.story import (
 from metalmark.training.derived import best, elapsed_s, joules, reached, samples_s
 from metalmark.training.job import BEST, RECORD, TrainingProgress, read_request
 from metalmark.training.launch import Event as Heard
-from metalmark.training.record import Ending, Epoch, Setting, TrainingRecord
 
 STATUS = {Ending.INTERRUPTED: Status.KILLED, Ending.RUNNING: Status.KILLED, Ending.FAILED: Status.FAILED}
 

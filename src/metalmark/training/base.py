@@ -9,9 +9,9 @@ import numpy as np
 
 from metalmark.backends.base import Placement, Probe
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
-from metalmark.record import DeviceMemory
-from metalmark.workload import Recipe, Workload
+from metalmark.model.plan import Plan
+from metalmark.model.record import DeviceMemory
+from metalmark.model.workload import Recipe, Workload
 
 State = dict[str, np.ndarray]
 """Everything that decides the next step, by names that begin with `model.`, `optimizer.` or `random.`"""

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from metalmark.errors import FormatError, NotInstalledError
 from metalmark.machine.durable import flush_to_drive
+from metalmark.model.training import Epoch
+from metalmark.model.versioned import refuse_newer
 from metalmark.training.base import State
-from metalmark.training.record import Epoch
-from metalmark.versioned import refuse_newer
 
 SCHEMA = 1
 KEY = "metalmark"

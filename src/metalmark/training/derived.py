@@ -7,11 +7,11 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from metalmark.record import Absent, Flag
+from metalmark.model.record import Absent, Flag
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRecord
 from metalmark.runner.flags import flags_around
+from metalmark.stats.window import Window
 from metalmark.telemetry.energy import energy_of, parts_of
-from metalmark.training.record import Ending, Epoch, Goal, TrainingRecord
-from metalmark.window import Window
 
 
 class Reached(Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from jax import numpy as jnp
 from metalmark.backends.jax import JaxBackend, JaxSession
 from metalmark.backends.keras_common import call_arguments, total_loss
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Workload
 from metalmark.training.base import State
 from metalmark.training.keras_common import arrays_of, named
-from metalmark.workload import Workload
 
 
 class JaxTrainer(JaxSession):

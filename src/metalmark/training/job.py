@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.plan import Plan
-from metalmark.record import DeviceMemory, Failed
+from metalmark.model.plan import Plan
+from metalmark.model.record import DeviceMemory, Failed
+from metalmark.model.training import SCHEMA, Ending, Epoch, Goal, Setting, TrainingRecord
+from metalmark.model.versioned import decode_versioned
 from metalmark.runner.job import Progress, write_struct
 from metalmark.scrub import printable
-from metalmark.training.record import SCHEMA, Ending, Epoch, Goal, Setting, TrainingRecord
-from metalmark.versioned import decode_versioned
 
 T = TypeVar("T", bound=Struct)
 

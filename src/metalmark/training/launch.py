@@ -12,12 +12,13 @@ import msgspec
 import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
-from metalmark.record import Failed, FailureKind, Software, Telemetry
+from metalmark.model.record import Failed, FailureKind, Software, Telemetry
+from metalmark.model.sweep import now_utc
+from metalmark.model.training import Ending, Epoch, Session, TrainingRecord
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import Worker, attend, died
 from metalmark.runner.sweeping import steering
-from metalmark.sweep import now_utc
 from metalmark.telemetry.sampler import Sampler
 from metalmark.training import checkpoint
 from metalmark.training.job import (
@@ -29,7 +30,6 @@ from metalmark.training.job import (
     write_record,
     write_request,
 )
-from metalmark.training.record import Ending, Epoch, Session, TrainingRecord
 
 UNFINISHED = Telemetry(hz=None, absent={"all": "this session was killed, or still runs"})
 

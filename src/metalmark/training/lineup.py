@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.record import Identifier
+from metalmark.model.record import Identifier
+from metalmark.model.versioned import decode_versioned
 from metalmark.runner.job import write_struct
 from metalmark.scrub import printable
-from metalmark.versioned import decode_versioned
 
 LINEUP = "lineup.json"
 SCHEMA = 1

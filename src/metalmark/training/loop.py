@@ -13,14 +13,14 @@ import numpy as np
 from metalmark.data.split import Dataset
 from metalmark.errors import UnsupportedError, WrongResultError
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Dtype, Plan
+from metalmark.model.plan import Dtype, Plan
+from metalmark.model.training import Ending, Epoch
+from metalmark.model.workload import Workload
 from metalmark.training import checkpoint, samples
 from metalmark.training.base import Trainer
 from metalmark.training.derived import best, ending
 from metalmark.training.job import BEST, LAST, Request
 from metalmark.training.metrics import Tally
-from metalmark.training.record import Ending, Epoch
-from metalmark.workload import Workload
 
 READ_EVERY_S = 0.5
 """Reading a loss waits for the device; twice a second costs a thousandth and still finds a NaN soon."""

@@ -11,9 +11,9 @@ from mlx.utils import tree_flatten
 from metalmark.backends.mlx import HALF, MlxBackend, MlxSession, cast
 from metalmark.errors import FormatError
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Workload
 from metalmark.training.base import State, with_prefix
-from metalmark.workload import Workload
 
 
 class MlxTrainer(MlxSession):

@@ -16,8 +16,8 @@ from metalmark.data.split import Dataset, Positions, Split
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.samples import find_dataset
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
-from metalmark.workload import Recipe, Workload
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Recipe, Workload
 
 AHEAD = 2
 """Batches made ahead beside those in the making."""

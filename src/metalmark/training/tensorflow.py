@@ -12,10 +12,10 @@ import tensorflow as tf
 from metalmark.backends.keras_common import call_arguments, total_loss
 from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
 from metalmark.feeds.source import Arrays
-from metalmark.plan import DeviceKind, Plan
+from metalmark.model.plan import DeviceKind, Plan
+from metalmark.model.workload import Workload
 from metalmark.training.base import State
 from metalmark.training.keras_common import arrays_of, named
-from metalmark.workload import Workload
 
 TOGETHER = 64
 

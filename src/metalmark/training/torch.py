@@ -10,9 +10,9 @@ import torch
 from metalmark.backends.torch import TorchBackend, TorchSession, logits_of
 from metalmark.backends.torch_devices import TorchDevice
 from metalmark.feeds.source import Arrays
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
+from metalmark.model.workload import Workload
 from metalmark.training.base import State, with_prefix
-from metalmark.workload import Workload
 
 
 class TorchTrainer(TorchSession):

@@ -17,15 +17,15 @@ from metalmark.data.split import Dataset
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
-from metalmark.record import DeviceMemory, Failed
+from metalmark.model.record import DeviceMemory, Failed
+from metalmark.model.training import Ending, Epoch, Setting
+from metalmark.model.workload import Batch, Params, Workload
 from metalmark.runner.job import write_struct
 from metalmark.runner.worker import PROGRESS_EVERY_S, Voice, describe, die_with_parent, here
 from metalmark.training import samples
 from metalmark.training.base import Trainer, Training
 from metalmark.training.job import TrainingJob, TrainingProgress, TrainingReport
 from metalmark.training.loop import Loop
-from metalmark.training.record import Ending, Epoch, Setting
-from metalmark.workload import Batch, Params, Workload
 from metalmark.workloads.catalog import load
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from metalmark.compare.pairing import Side, shown
-from metalmark.compare.sides import PUBLISHED, compare_sides, find_sides, stored
 from metalmark.errors import UsageError
-from metalmark.record import Record
+from metalmark.model.record import Record
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.tables import from_table
+from metalmark.results.pairing import Side, shown
+from metalmark.results.sides import PUBLISHED, compare_sides, find_sides, stored
 from metalmark.store.sqlite import Store
 from metalmark.web.shell import render, respond
 
@@ -66,7 +66,7 @@ def _began(records: Sequence[Record]) -> str:
 
 def _keys(words: Sequence[str], path: Path) -> list[tuple[str, str]]:
     """What the form offers where nothing could be compared yet."""
-    from metalmark.compare.measured import measured_of
+    from metalmark.results.measured import measured_of
 
     with Store(path, readonly=True) as store:
         try:

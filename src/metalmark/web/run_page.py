@@ -9,13 +9,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from metalmark.compare.measured import measured_of
-from metalmark.compare.pairing import shown
 from metalmark.errors import UsageError
-from metalmark.plan import Plan
-from metalmark.record import Completed, Record
-from metalmark.report.ceilings import ceilings_of
-from metalmark.report.cells import Cell, cells_of
+from metalmark.model.plan import Plan
+from metalmark.model.record import Completed, Record
 from metalmark.report.charts.scaling import scaling_figures
 from metalmark.report.charts.sensors import sensor_figures
 from metalmark.report.charts.steps import steps_figure
@@ -24,6 +20,10 @@ from metalmark.report.html.facts import Fact, facts_block, machine_facts, softwa
 from metalmark.report.html.figure import figures_block
 from metalmark.report.html.record import heading, record_section
 from metalmark.report.html.sweep import sweep_section
+from metalmark.results.ceilings import ceilings_of
+from metalmark.results.cells import Cell, cells_of
+from metalmark.results.measured import measured_of
+from metalmark.results.pairing import shown
 from metalmark.store.live import read_one
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore

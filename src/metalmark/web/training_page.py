@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.errors import UsageError
+from metalmark.model.training import Ending, TrainingRecord
 from metalmark.report.html.facts import facts_block, machine_facts, plan_facts, software_facts
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.html.training import trainings_section
@@ -16,7 +17,6 @@ from metalmark.report.training_table import percent
 from metalmark.report.units import figures, moment
 from metalmark.store.live import read_one
 from metalmark.store.trainings import TrainingRow, TrainingStore
-from metalmark.training.record import Ending, TrainingRecord
 from metalmark.web.drawings import Drawings
 from metalmark.web.shell import render, respond
 

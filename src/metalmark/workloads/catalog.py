@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from metalmark.errors import UsageError
-from metalmark.workload import Workload
+from metalmark.model.workload import Workload
 
 BUILT_IN: dict[str, str] = {
     "mnist-mlp": "metalmark.workloads.mnist_mlp:WORKLOAD",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Param, Params, Recipe, Workload
+from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 
 FAULTS = (
     "none, oom, metal-oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync, fallback; "

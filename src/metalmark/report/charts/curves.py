@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.record import Absent
+from metalmark.model.record import Absent
+from metalmark.model.training import Epoch, TrainingRecord
+from metalmark.model.watched import Curve, Watched
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.charts.thin import Point, thinned
 from metalmark.report.units import figures, seconds
 from metalmark.training.derived import samples_s
-from metalmark.training.record import Epoch, TrainingRecord
-from metalmark.watched import Curve, Watched
 
 EPOCHS = ("training", "epoch", "train loss", "validation loss", "accuracy")
 TIMES = ("epoch", "input", "compute", "validation", "samples/s")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.plan import Mode, Plan, word
-from metalmark.report.cells import Cell, varying
+from metalmark.model.plan import Mode, Plan, word
+from metalmark.results.cells import Cell, varying
 
 SHORT = {"batch_size": "batch", "seq_len": "length"}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.plan import word
-from metalmark.report.cells import Cell
+from metalmark.model.plan import word
 from metalmark.report.charts.bars import Bar, bars_svg
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.naming import by_workload
-from metalmark.report.published import METRICS, STEPS, published
-from metalmark.report.published import Figure as Theirs
 from metalmark.report.units import figures
+from metalmark.results.cells import Cell
+from metalmark.results.published import METRICS, STEPS, published
+from metalmark.results.published import Figure as Theirs
 
 OURS, THEIRS = "measured here", "published by others *"
 MOST_FIGURES = 8

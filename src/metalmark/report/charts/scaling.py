@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.report.cells import Cell
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.charts.naming import by_workload, extras, where
 from metalmark.report.units import figures, seconds
+from metalmark.results.cells import Cell
 
 OVER = {"batch_size": "batch size", "seq_len": "sequence length"}
 

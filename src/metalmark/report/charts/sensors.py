@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from metalmark.record import Completed, Phases, Record, Series, Telemetry
+from metalmark.model.record import Completed, Phases, Record, Series, Telemetry
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers, titled
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Span, lines_svg
 from metalmark.report.charts.thin import thinned
 from metalmark.report.units import figures, seconds, size
-from metalmark.stats import median
+from metalmark.stats.summary import median
 
 HEADERS = ("series", "source", "readings", "least", "median", "most", "longest gap")
 SMALL_BYTES = 2**30

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.drift import Drift, condense, drift, theil_sen
-from metalmark.record import Completed, Record
-from metalmark.report.cells import Cell
+from metalmark.model.record import Completed, Record
 from metalmark.report.charts.figures import Figure, numbers, titled
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg
 from metalmark.report.charts.thin import Point, thinned
 from metalmark.report.units import figures, seconds
-from metalmark.stats import median
+from metalmark.results.cells import Cell
+from metalmark.stats.drift import Drift, condense, drift, theil_sen
+from metalmark.stats.summary import median
 
 HEADERS = ("process", "blocks", "steps", "fastest", "median", "slowest", "last tenth / first", "drift")
 

@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from metalmark.plan import Mode
-from metalmark.record import Absent, Completed, Record
-from metalmark.report.ceilings import Ceilings, share_of_ceiling
-from metalmark.report.cells import Cell
+from metalmark.model.plan import Mode
+from metalmark.model.record import Absent, Completed, Record
 from metalmark.report.charts.bars import MOST_ROWS, Bar, bars_svg
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.naming import by_workload, common, row_name, where
-from metalmark.report.derived import Cost, Derived, derive
 from metalmark.report.derived_lines import joules
 from metalmark.report.units import figures, seconds, share
-from metalmark.stats import median
+from metalmark.results.ceilings import Ceilings, share_of_ceiling
+from metalmark.results.cells import Cell
+from metalmark.results.derived import Cost, Derived, derive
+from metalmark.stats.summary import median
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 PACE = ("cell", "device", "samples/s", "95% from", "to", "step", "over")

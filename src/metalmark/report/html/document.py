@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import metalmark
-from metalmark.report.cells import Cell, cells_of
+from metalmark.model.sweep import now_utc
 from metalmark.report.charts.figures import Drawn, Figure, Missing
 from metalmark.report.charts.naming import extras
 from metalmark.report.charts.published import published_figures
@@ -22,8 +22,8 @@ from metalmark.report.html.record import heading, record_section
 from metalmark.report.html.sweep import sweep_section
 from metalmark.report.html.tables import from_table
 from metalmark.report.html.training import trainings_section, watched_section
-from metalmark.report.published import published_tables
-from metalmark.sweep import now_utc
+from metalmark.report.published_table import published_tables
+from metalmark.results.cells import Cell, cells_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from metalmark.plan import Plan, word
-from metalmark.record import Absent, Machine, Peak, Software
+from metalmark.model.plan import Plan, word
+from metalmark.model.record import Absent, Machine, Peak, Software
 from metalmark.report.html.page import render
 from metalmark.report.units import figures, size
 

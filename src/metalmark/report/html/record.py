@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metalmark.record import Absent, Completed, Failed, Record, Series, Telemetry
-from metalmark.report.ceilings import NO_CEILINGS, Ceilings
+from metalmark.model.record import Absent, Completed, Failed, Record, Series, Telemetry
 from metalmark.report.derived_lines import derived_lines
 from metalmark.report.html.facts import Fact, facts_block, machine_facts, plan_facts, software_facts
 from metalmark.report.html.page import render
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.units import figures as three_figures
 from metalmark.report.units import seconds, share, size
-from metalmark.stats import median, median_interval, samples_per_second
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings
+from metalmark.stats.summary import median, median_interval, samples_per_second
 
 if TYPE_CHECKING:
     from markupsafe import Markup

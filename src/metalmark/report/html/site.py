@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from metalmark.record import Absent
+from metalmark.model.record import Absent
 from metalmark.report.html.facts import Fact, facts_block, machine_facts
 from metalmark.report.html.page import Link, page, render
 from metalmark.report.html.tables import Column, Kind, Value, table
-from metalmark.report.leaderboard import Board, Entry, Question, slug
 from metalmark.report.units import figures, seconds, size
+from metalmark.results.leaderboard import Board, Entry, Question, slug
 
 RANKED = (
     Column(name="rank", kind=Kind.NUMBER), Column(name="samples/s", kind=Kind.NUMBER),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from metalmark.plan import Plan, word
-from metalmark.record import Record
-from metalmark.report.cells import Cell, cells_of, varying
+from metalmark.model.plan import Plan, word
+from metalmark.model.record import Record
 from metalmark.report.html.page import render
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.table import sweep_table
+from metalmark.results.cells import Cell, cells_of, varying
 from metalmark.scrub import scrub
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from metalmark.model.training import Session, TrainingRecord
+from metalmark.model.watched import Watched
 from metalmark.report.charts.curves import together_figures, training_figures, training_name, watched_figures
 from metalmark.report.charts.figures import Drawn
 from metalmark.report.charts.lines import Span
@@ -14,12 +16,10 @@ from metalmark.report.html.figure import figures_block
 from metalmark.report.html.page import render
 from metalmark.report.html.record import telemetry_table
 from metalmark.report.html.tables import Column, Kind, from_table, table
-from metalmark.report.training_compare import sides_of
 from metalmark.report.training_sides import side_notes, side_tables
 from metalmark.report.training_table import training_table
 from metalmark.report.units import duration, seconds, share
-from metalmark.training.record import Session, TrainingRecord
-from metalmark.watched import Watched
+from metalmark.results.training_compare import sides_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metalmark.record import Completed, Failed, Flag, Machine, Telemetry
+from metalmark.model.record import Completed, Failed, Flag, Machine, Telemetry
+from metalmark.model.watched import Watched
 from metalmark.runner.flags.fallback import cpu_fallback
 from metalmark.runner.flags.growing import leaking
 from metalmark.runner.flags.heat import throttled
@@ -12,8 +13,7 @@ from metalmark.runner.flags.load import busy_machine, swapping
 from metalmark.runner.flags.power import low_power_mode, on_battery
 from metalmark.runner.flags.sleep import slept
 from metalmark.runner.flags.steps import drifting, first_step_dominates, unsteady
-from metalmark.watched import Watched
-from metalmark.window import Window
+from metalmark.stats.window import Window
 
 Look = Callable[[Completed, Window, Machine], Flag | None]
 AROUND: tuple[Callable[[Completed | None, Window, Machine], Flag | None], ...] = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metalmark.record import Completed, Flag, Machine
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.window import Window
 
 MOST_NAMES = 5
 

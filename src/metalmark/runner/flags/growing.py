@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metalmark.drift import LEAST_COUNTED_BYTES, LEAST_FOOTPRINT_BYTES, LEAST_FOOTPRINT_SHARE, Growth, growth
-from metalmark.record import Completed, Flag, Machine
-from metalmark.stats import median
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.drift import LEAST_COUNTED_BYTES, LEAST_FOOTPRINT_BYTES, LEAST_FOOTPRINT_SHARE, Growth, growth
+from metalmark.stats.summary import median
+from metalmark.stats.window import Window
 
 COUNTER = "the device's live memory"
 FOOTPRINT = "the process's memory"

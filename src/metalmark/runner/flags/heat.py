@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metalmark.record import Completed, Flag, Machine
-from metalmark.stats import median
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.summary import median
+from metalmark.stats.window import Window
 
 FALLEN = 0.85
 """A clock at this share of its own early level has fallen: boost clocks wander by some percent as it is."""

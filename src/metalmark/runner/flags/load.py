@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metalmark.record import Completed, Flag, Machine
-from metalmark.stats import median
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.summary import median
+from metalmark.stats.window import Window
 
 BUSY_CORES = 0.25
 BUSY_SHARE = 0.05

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metalmark.record import Completed, Flag, Machine
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.window import Window
 
 LEAST_S = 2.0
 """No sleep is shorter, and reading the two clocks one after the other is never so slow."""

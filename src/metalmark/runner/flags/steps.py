@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metalmark.drift import drift
-from metalmark.record import Completed, Flag, Machine
-from metalmark.stats import median_interval
-from metalmark.window import Window
+from metalmark.model.record import Completed, Flag, Machine
+from metalmark.stats.drift import drift
+from metalmark.stats.summary import median_interval
+from metalmark.stats.window import Window
 
 WIDE = 0.05
 PLAIN_RATIO = 1.1

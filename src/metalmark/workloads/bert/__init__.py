@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.workload import Batch, Param, Params, Workload
 from metalmark.workloads.bert.checkpoint import shape_of_file
 from metalmark.workloads.bert.shape import MAX_POSITIONS, SHAPES, Shape
 from metalmark.workloads.weights import NONE

@@ -8,7 +8,7 @@ import numpy as np
 from keras import layers, ops
 
 from metalmark.errors import UnsupportedError
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
 from metalmark.workloads.bert.checkpoint import arrays
 from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES, Shape

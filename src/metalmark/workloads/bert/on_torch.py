@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
 from metalmark.workloads.bert.checkpoint import arrays
 from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.plan import Mode
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.plan import Mode
+from metalmark.model.workload import Batch, Param, Params, Workload
 
 MATMUL, COPY = "ceiling-matmul", "ceiling-copy"
 PRODUCTS = 8

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.ceiling import MEGA, PRODUCTS, SCALE
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from mlx import core as mx
 from mlx import nn, optimizers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.ceiling import PRODUCTS, SCALE
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.ceiling import PRODUCTS, SCALE
 
 

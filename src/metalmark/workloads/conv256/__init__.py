@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.workload import Batch, Param, Params, Workload
 
 FILTERS, KERNEL, CHANNELS, CLASSES = 32, 3, 3, 10
 LEARNING_RATE = 1e-5

@@ -5,7 +5,7 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.conv256 import CHANNELS, CLASSES, FILTERS, KERNEL, LEARNING_RATE
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from mlx import core as mx
 from mlx import nn, optimizers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.conv256 import CHANNELS, CLASSES, FILTERS, KERNEL, LEARNING_RATE, pooled
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.conv256 import CHANNELS, CLASSES, FILTERS, KERNEL, LEARNING_RATE, pooled
 from metalmark.workloads.vision.on_torch import channels_first
 

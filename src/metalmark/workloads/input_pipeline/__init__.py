@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.plan import Feed
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.plan import Feed
+from metalmark.model.workload import Batch, Param, Params, Workload
 
 FEATURES, HIDDEN, CLASSES = 256, 512, 10
 LEARNING_RATE = 1e-3

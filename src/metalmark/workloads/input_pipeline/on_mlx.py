@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.input_pipeline import CLASSES, FEATURES, HIDDEN, LEARNING_RATE
 from metalmark.workloads.perceptron.on_mlx import perceptron
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.workload import Batch, Param, Params, Workload
 
 PIXELS, HIDDEN, CLASSES = 784, 128, 10
 LEARNING_RATE = 1e-3

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.mnist_mlp import CLASSES, HIDDEN, LEARNING_RATE, PIXELS
 from metalmark.workloads.perceptron.on_keras import perceptron
 

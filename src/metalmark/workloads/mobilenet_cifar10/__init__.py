@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from metalmark.workload import Batch, Params, Workload
+from metalmark.model.workload import Batch, Params, Workload
 from metalmark.workloads import vision
 from metalmark.workloads.mobilenet_v2 import BACKBONE
 

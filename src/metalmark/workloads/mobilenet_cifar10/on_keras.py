@@ -5,7 +5,7 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.mobilenet_cifar10 import CLASSES, DECAY_RATE, DROPOUT, LEARNING_RATE, decay_steps
 from metalmark.workloads.mobilenet_v2.on_keras import backbone
 from metalmark.workloads.vision.on_keras import images, transfer

@@ -4,7 +4,7 @@ from functools import partial
 
 from mlx import nn, optimizers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.mobilenet_cifar10 import CLASSES, DECAY_RATE, DROPOUT, LEARNING_RATE, decay_steps
 from metalmark.workloads.mobilenet_v2 import BACKBONE
 from metalmark.workloads.mobilenet_v2.on_mlx import backbone

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.mobilenet_cifar10 import CLASSES, DECAY_RATE, DROPOUT, LEARNING_RATE, decay_steps
 from metalmark.workloads.mobilenet_v2 import BACKBONE
 from metalmark.workloads.mobilenet_v2.on_torch import backbone

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.mobilenet_v2 import BACKBONE, STEM, TOP, Block, blocks
 from metalmark.workloads.vision.backbone import Conv
 from metalmark.workloads.vision.on_keras import convolve, filled, images

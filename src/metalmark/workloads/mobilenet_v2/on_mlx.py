@@ -4,7 +4,7 @@ from typing import Any
 
 from mlx import nn
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.mobilenet_v2 import BACKBONE, STEM, TOP, Block, blocks
 from metalmark.workloads.vision.backbone import Conv
 from metalmark.workloads.vision.on_mlx import conv, filled, norm

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.mobilenet_v2 import BACKBONE, STEM, TOP, Block, blocks
 from metalmark.workloads.vision.backbone import Conv
 from metalmark.workloads.vision.on_torch import conv, filled, norm

@@ -5,7 +5,7 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.workload import Recipe
+from metalmark.model.workload import Recipe
 
 
 def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:

@@ -4,7 +4,7 @@ from functools import partial
 
 from mlx import nn, optimizers
 
-from metalmark.workload import Recipe
+from metalmark.model.workload import Recipe
 
 
 def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:

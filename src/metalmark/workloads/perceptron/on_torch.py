@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.workload import Recipe
+from metalmark.model.workload import Recipe
 
 
 def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
 from metalmark.workloads.vision.on_keras import convolve, filled, images
 

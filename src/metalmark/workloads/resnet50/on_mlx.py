@@ -5,7 +5,7 @@ from typing import Any
 
 from mlx import nn
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
 from metalmark.workloads.vision.on_mlx import conv, filled, norm
 

@@ -5,7 +5,7 @@ from itertools import groupby
 import torch
 from torch import nn
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
 from metalmark.workloads.vision.on_torch import conv, filled, norm
 

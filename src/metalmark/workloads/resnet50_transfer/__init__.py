@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Params, Workload
+from metalmark.model.workload import Batch, Params, Workload
 from metalmark.workloads import vision
 from metalmark.workloads.resnet50 import BACKBONE
 

@@ -5,7 +5,7 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.resnet50.on_keras import backbone
 from metalmark.workloads.resnet50_transfer import CLASSES, learning_rate
 from metalmark.workloads.vision.on_keras import images, transfer

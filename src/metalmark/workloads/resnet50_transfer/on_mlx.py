@@ -4,7 +4,7 @@ from functools import partial
 
 from mlx import nn, optimizers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.resnet50 import BACKBONE
 from metalmark.workloads.resnet50.on_mlx import backbone
 from metalmark.workloads.resnet50_transfer import CLASSES, learning_rate

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.resnet50 import BACKBONE
 from metalmark.workloads.resnet50.on_torch import backbone
 from metalmark.workloads.resnet50_transfer import CLASSES, learning_rate

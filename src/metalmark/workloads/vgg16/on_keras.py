@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.vgg16 import BACKBONE, GRID, stages
 from metalmark.workloads.vision.on_keras import convolve, filled, images
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metalmark.workload import Batch, Param, Params, Workload
+from metalmark.model.workload import Batch, Param, Params, Workload
 from metalmark.workloads import vision
 from metalmark.workloads.vgg16 import BACKBONE, FEATURES
 from metalmark.workloads.vision.augment import augmented

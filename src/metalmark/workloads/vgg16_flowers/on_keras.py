@@ -5,7 +5,7 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.vgg16.on_keras import backbone
 from metalmark.workloads.vgg16_flowers import HIDDEN, LEARNING_RATE
 from metalmark.workloads.vision.on_keras import images, transfer

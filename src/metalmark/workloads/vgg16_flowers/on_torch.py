@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.workload import Params, Recipe
+from metalmark.model.workload import Params, Recipe
 from metalmark.workloads.vgg16 import FEATURES
 from metalmark.workloads.vgg16.on_torch import backbone
 from metalmark.workloads.vgg16_flowers import HIDDEN, LEARNING_RATE

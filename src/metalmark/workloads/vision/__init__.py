@@ -8,7 +8,7 @@ import numpy as np
 
 from metalmark.data.batches import resize_nearest
 from metalmark.errors import FormatError
-from metalmark.workload import Batch, Param, Params
+from metalmark.model.workload import Batch, Param, Params
 from metalmark.workloads.vision.backbone import Backbone
 
 CHANNELS = 3

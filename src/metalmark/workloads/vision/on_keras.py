@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import layers
 
-from metalmark.workload import Params
+from metalmark.model.workload import Params
 from metalmark.workloads.vision import CHANNELS, is_frozen
 from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from metalmark.workload import Batch
+from metalmark.model.workload import Batch
 from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from metalmark.plan import DeviceKind, word
-from metalmark.record import Absent, Flag, Series
-from metalmark.report.cells import varying
-from metalmark.report.derived import OFF, Utilisation
+from metalmark.model.plan import DeviceKind, word
+from metalmark.model.record import Absent, Flag, Series
+from metalmark.model.training import Ending, Epoch, Session, TrainingRecord
+from metalmark.results.cells import varying
+from metalmark.results.derived import OFF, Utilisation
+from metalmark.stats.window import VISIBLE, gpu_of
 from metalmark.telemetry.energy import Energy, energy_of
 from metalmark.training.derived import best, flags, overall_samples_s
-from metalmark.training.record import Ending, Epoch, Session, TrainingRecord
-from metalmark.window import VISIBLE, gpu_of
 
 OPEN = {DeviceKind.GPU, DeviceKind.ANY}
 

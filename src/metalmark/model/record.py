@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
 
 SCHEMA = 1
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Self
 
-from metalmark.record import Completed, Series, Telemetry
+from metalmark.model.record import Completed, Series, Telemetry
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metalmark.compare.measured import Measured
-from metalmark.record import Absent
-from metalmark.report.published import METRICS, STEPS, Figure, published
+from metalmark.model.record import Absent
+from metalmark.results.measured import Measured
+from metalmark.results.published import METRICS, STEPS, Figure, published
 
 NOT_SAID = Absent(reason="not published")
 

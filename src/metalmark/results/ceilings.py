@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from metalmark.record import Absent, Completed, Record
-from metalmark.report.cells import cells_of
+from metalmark.model.record import Absent, Completed, Record
+from metalmark.results.cells import cells_of
 from metalmark.workloads.ceiling import COPY, MATMUL, copied_bytes
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metalmark.compare.measured import Keys, Measured
-from metalmark.compare.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
-from metalmark.difference import BAND, ENOUGH, Difference, Verdict, difference, geometric_mean, typical
-from metalmark.record import Absent
+from metalmark.model.record import Absent
+from metalmark.results.measured import Keys, Measured
+from metalmark.results.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
+from metalmark.stats.difference import BAND, ENOUGH, Difference, Verdict, difference, geometric_mean, typical
 
 
 class Figures(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metalmark.record import Count, Identifier, Machine, Seconds, Software, Telemetry
+from metalmark.model.record import Count, Identifier, Machine, Seconds, Software, Telemetry
 
 SCHEMA = 1
 

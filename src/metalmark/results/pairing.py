@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from metalmark.compare.measured import Measured
+from metalmark.results.measured import Measured
 
 MAY_LACK = {"data read", "samples a step"}
 """Known only of a cell that completed."""

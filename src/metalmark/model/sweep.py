@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from metalmark.plan import Plan
+from metalmark.model.plan import Plan
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from metalmark.stats import median, t95
+from metalmark.stats.summary import median, t95
 
 BAND = 0.02
 """The least noise band: two sweeps of one thing differ by so much on a machine that nobody touched."""

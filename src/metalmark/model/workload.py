@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from metalmark.errors import UnsupportedError
-from metalmark.plan import Feed, Mode, Scalar
+from metalmark.model.plan import Feed, Mode, Scalar
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from metalmark.stats import median
+from metalmark.stats.summary import median
 
 MOST_POINTS = 60
 """Longer series are cut into so many equal runs, each its median: pairs stay few, and brief noise averages out."""

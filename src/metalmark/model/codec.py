@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from metalmark.errors import FormatError
-from metalmark.record import SCHEMA, Record
-from metalmark.versioned import refuse_newer
+from metalmark.model.record import SCHEMA, Record
+from metalmark.model.versioned import refuse_newer
 
 FORMAT = "metalmark-records"
 MOST_BYTES = 512 << 20

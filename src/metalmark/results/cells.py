@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metalmark.plan import DeviceKind, Plan
-from metalmark.record import Completed, Failed, Record
-from metalmark.stats import Interval, median, samples_per_second, step_interval
+from metalmark.model.plan import DeviceKind, Plan
+from metalmark.model.record import Completed, Failed, Record
+from metalmark.stats.summary import Interval, median, samples_per_second, step_interval
 
 OPEN_KINDS = {DeviceKind.GPU, DeviceKind.ANY}
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from metalmark.compare.retype import bench_command
-from metalmark.plan import Plan, word
-from metalmark.record import Absent, Failed, FailureKind, Record
-from metalmark.report.cells import Cell, cells_of
-from metalmark.report.derived import Cost, derive
+from metalmark.model.plan import Plan, word
+from metalmark.model.record import Absent, Failed, FailureKind, Record
+from metalmark.results.cells import Cell, cells_of
+from metalmark.results.derived import Cost, derive
+from metalmark.results.retype import bench_command
 
 Keys = dict[str, str]
 

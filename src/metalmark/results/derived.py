@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metalmark.drift import drift
-from metalmark.record import Absent, Completed, Machine, Record, Telemetry
+from metalmark.model.record import Absent, Completed, Machine, Record, Telemetry
 from metalmark.runner.flags.growing import memory_growth
-from metalmark.stats import median
+from metalmark.stats.drift import drift
+from metalmark.stats.summary import median
+from metalmark.stats.window import Window
 from metalmark.telemetry.energy import Energy, energy_of, parts_of
-from metalmark.window import Window
 
 OFF = Absent(reason="telemetry was switched off")
 UNUSED = Absent(reason="it used no energy")

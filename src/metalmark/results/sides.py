@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from metalmark.compare.comparison import Comparison, compare
-from metalmark.compare.measured import Measured, measured_of
-from metalmark.compare.pairing import Side, shown
-from metalmark.compare.theirs import published_side
-from metalmark.difference import BAND
 from metalmark.errors import UsageError
-from metalmark.record import Record
+from metalmark.model.record import Record
+from metalmark.results.comparison import Comparison, compare
+from metalmark.results.measured import Measured, measured_of
+from metalmark.results.pairing import Side, shown
+from metalmark.results.theirs import published_side
+from metalmark.stats.difference import BAND
 from metalmark.store.bundle import read_file
 from metalmark.store.sqlite import Store
 

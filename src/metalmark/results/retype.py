@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from functools import cache
 
-from metalmark.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, word
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, word
 from metalmark.workloads.catalog import load, names
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from metalmark.compare.measured import Measured, measured_of
-from metalmark.compare.pairing import MAY_LACK, shown
-from metalmark.record import Absent, Machine, Record
-from metalmark.stats import Interval, median, step_interval
+from metalmark.model.record import Absent, Machine, Record
+from metalmark.results.measured import Measured, measured_of
+from metalmark.results.pairing import MAY_LACK, shown
+from metalmark.stats.summary import Interval, median, step_interval
 
 FEW = 3
 """Fewer processes than this do not show how processes differ."""

@@ -1,52 +1,14 @@
-"""Published figures beside ours, in the layout they were published in, with what is wrong with each.
-
-`published_figures.csv` holds them with their sources; nothing in it was measured by us.
-"""
+"""Tables of published figures beside ours, in the layout they were published in, with what is wrong with each."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from metalmark.plan import Mode, word
-from metalmark.report.cells import Cell
+from metalmark.model.plan import Mode, word
 from metalmark.report.table import Table
 from metalmark.report.units import figures
-
-FILE = Path(__file__).with_name("published_figures.csv")
-STEPS = 100
-NAMES = {"batch": "batch_size"}
-"""The tables' words for our parameters."""
-METRICS = {"seconds_per_100_steps": f"time for {STEPS} steps, s"}
-OTHER_METRICS = {
-    "seconds_per_run": "time for the whole run, s",
-    "seconds_per_epoch": "time for an epoch, s",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One published number; a value of None was out of memory."""
-
-    workload: str
-    params: dict[str, str]
-    mode: Mode
-    framework: str
-    dtype: str
-    device: str
-    metric: str
-    value: float | None
-    source: str
-    note: str
-
-
-@cache
-def published() -> tuple[Figure, ...]:
-    with FILE.open(newline="") as file:
-        return tuple(_figure(row) for row in csv.DictReader(file))
+from metalmark.results.cells import Cell
+from metalmark.results.published import METRICS, OTHER_METRICS, STEPS, Figure, published
 
 
 def published_tables(cells: Sequence[Cell]) -> list[Table]:
@@ -120,19 +82,3 @@ def _key(names: Sequence[str], params: dict[str, str]) -> tuple[str, ...]:
 
 def _key_of(names: Sequence[str], cell: Cell) -> tuple[str, ...]:
     return tuple(word(cell.plan.params[name]) if name in cell.plan.params else "" for name in names)
-
-
-def _figure(row: dict[str, str]) -> Figure:
-    pairs = (pair.split("=") for pair in row["params"].split(";"))
-    return Figure(
-        workload=row["workload"],
-        params={NAMES.get(name, name): value for name, value in pairs},
-        mode=Mode(row["mode"]),
-        framework=row["framework"],
-        dtype=row["dtype"],
-        device=row["device"],
-        metric=row["metric"],
-        value=float(row["value"]) if row["outcome"] == "completed" else None,
-        source=row["source"],
-        note=row["note"],
-    )

@@ -11,8 +11,18 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metalmark.plan import Plan, PositiveInt
-from metalmark.record import Absent, Count, DeviceMemory, Failed, Identifier, Machine, Seconds, Software, Telemetry
+from metalmark.model.plan import Plan, PositiveInt
+from metalmark.model.record import (
+    Absent,
+    Count,
+    DeviceMemory,
+    Failed,
+    Identifier,
+    Machine,
+    Seconds,
+    Software,
+    Telemetry,
+)
 
 SCHEMA = 1
 

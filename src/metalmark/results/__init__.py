@@ -1,0 +1,1 @@
+"""What records mean: cells, derived figures, ceilings, published figures, leaderboards and comparisons."""

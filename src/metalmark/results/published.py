@@ -1,0 +1,61 @@
+"""Published figures, with what is wrong with each.
+
+`published_figures.csv` holds them with their sources; nothing in it was measured by us.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from metalmark.model.plan import Mode
+
+FILE = Path(__file__).with_name("published_figures.csv")
+STEPS = 100
+NAMES = {"batch": "batch_size"}
+"""The tables' words for our parameters."""
+METRICS = {"seconds_per_100_steps": f"time for {STEPS} steps, s"}
+OTHER_METRICS = {
+    "seconds_per_run": "time for the whole run, s",
+    "seconds_per_epoch": "time for an epoch, s",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One published number; a value of None was out of memory."""
+
+    workload: str
+    params: dict[str, str]
+    mode: Mode
+    framework: str
+    dtype: str
+    device: str
+    metric: str
+    value: float | None
+    source: str
+    note: str
+
+
+@cache
+def published() -> tuple[Figure, ...]:
+    with FILE.open(newline="") as file:
+        return tuple(_figure(row) for row in csv.DictReader(file))
+
+
+def _figure(row: dict[str, str]) -> Figure:
+    pairs = (pair.split("=") for pair in row["params"].split(";"))
+    return Figure(
+        workload=row["workload"],
+        params={NAMES.get(name, name): value for name, value in pairs},
+        mode=Mode(row["mode"]),
+        framework=row["framework"],
+        dtype=row["dtype"],
+        device=row["device"],
+        metric=row["metric"],
+        value=float(row["value"]) if row["outcome"] == "completed" else None,
+        source=row["source"],
+        note=row["note"],
+    )

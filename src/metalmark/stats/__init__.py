@@ -1,0 +1,1 @@
+"""Pure functions on numbers: summaries, differences, drift, and the measured window."""
