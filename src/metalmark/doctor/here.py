@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +21,13 @@ from metalmark.errors import MetalmarkError
 from metalmark.machine.cgroup import limits
 from metalmark.machine.cpu import logical_cores, visible_cores
 from metalmark.machine.mac_state import Power
+from metalmark.machine.steering import steering_variables
 from metalmark.machine.words import to_count
-from metalmark.scrub import scrub
 from metalmark.telemetry.system import SystemSensor
 
 QUIET_S = 0.3
 _MEMINFO = Path("/proc/meminfo")
 _SHARED_MEMORY = Path("/dev/shm")
-_VALUE_CHARS = 200
-
-VARIABLES = (
-    "BLIS_NUM_THREADS",
-    "CUDA_",
-    "GOMP_",
-    "HIP_VISIBLE_DEVICES",
-    "JAX_",
-    "KERAS_",
-    "KMP_",
-    "MKL_",
-    "MLX_",
-    "NUMEXPR_",
-    "NVIDIA_",
-    "OMP_",
-    "OPENBLAS_",
-    "PJRT_",
-    "PROTOCOL_BUFFERS_",
-    "PYTORCH_",
-    "TF_",
-    "TORCHINDUCTOR_",
-    "TORCH_",
-    "VECLIB_",
-    "XLA_",
-)
-"""The beginnings of the names of the variables that steer a framework: no others are read."""
 
 
 def read() -> dict[str, Any]:
@@ -64,7 +38,7 @@ def read() -> dict[str, Any]:
         "architecture": platform.machine(),
         "macos": platform.mac_ver()[0] or None,
         "python": platform.python_version(),
-        "environment": environment(os.environ),
+        "environment": steering_variables(os.environ),
         "open_files": open_files(),
         "limits": limits(),
         "visible_cores": visible_cores(),
@@ -77,15 +51,6 @@ def read() -> dict[str, Any]:
         found["swap"] = parse_meminfo(_text(_MEMINFO))
         found["power"] = _battery()
     return found
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    # A lone surrogate, which is how Python shows a byte that is no text, can't go into JSON.
-    return {
-        name: scrub(value.encode("utf-8", "replace").decode())[:_VALUE_CHARS]
-        for name, value in sorted(variables.items())
-        if name.startswith(VARIABLES)
-    }
 
 
 def open_files() -> OpenFiles:

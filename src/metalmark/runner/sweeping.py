@@ -11,6 +11,7 @@ import msgspec
 import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
+from metalmark.machine.steering import steering_variables
 from metalmark.model.record import Failed, FailureKind, Outcome, Record, Software
 from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.runner.cooling import Cooler
@@ -18,15 +19,6 @@ from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import idle_watts
 from metalmark.runner.launch import run_cell
 from metalmark.runner.listening import Listener, Listeners
-from metalmark.scrub import scrub
-
-STEERING = (
-    "CUBLAS", "CUDA_", "CUDNN", "JAX_", "KERAS_", "KMP_", "METAL_", "MKL_", "MLX_", "MTL_", "NVIDIA_TF32", "OMP_",
-    "OPENBLAS_", "PJRT_", "PYTORCH_", "TF_", "TORCH", "VECLIB_", "XLA_",
-)  # fmt: skip
-"""Variables that change what a framework does, by how their names begin."""
-OTHERS = ("TF_CLI", "TF_VAR")
-"""... and those of another program that shares a prefix."""
 
 
 def run_sweep(
@@ -70,7 +62,7 @@ def _run_cells(
             on_progress=heard_by.progress,
             on_sampler=heard_by.sampling,
         )
-        environment = steering(ended.environment)
+        environment = steering_variables({**os.environ, **ended.environment})
         record = Record(
             id=new_id(),
             sweep=sweep.id,
@@ -106,12 +98,3 @@ def _noted(outcome: Outcome, *notes: str) -> Outcome:
 
 def was_interrupted(record: Record) -> bool:
     return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
-
-
-def steering(set_for_worker: dict[str, str]) -> dict[str, str]:
-    variables = {**os.environ, **set_for_worker}
-    return {
-        name: scrub(value)
-        for name, value in sorted(variables.items())
-        if name.startswith(STEERING) and not name.startswith(OTHERS)
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,13 +13,13 @@ import msgspec
 import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
+from metalmark.machine.steering import steering_variables
 from metalmark.model.record import Failed, FailureKind, Software, Telemetry
 from metalmark.model.sweep import now_utc
 from metalmark.model.training import Ending, Epoch, Session, TrainingRecord
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import Worker, attend, died
-from metalmark.runner.sweeping import steering
 from metalmark.telemetry.sampler import Sampler
 from metalmark.training import checkpoint
 from metalmark.training.job import (
@@ -99,7 +100,7 @@ def train(
             software=Software(
                 metalmark=metalmark.__version__,
                 python=platform.python_version(),
-                environment=steering(worker.variables),
+                environment=steering_variables({**os.environ, **worker.variables}),
             ),
             telemetry=UNFINISHED,
         )
