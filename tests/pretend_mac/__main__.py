@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
+
 from tests.pretend_mac import Mac, few_files
 from tests.pretend_mac.machines import names
 
@@ -19,9 +21,18 @@ def main(arguments: list[str]) -> int:
     if arguments[0] not in names() and not arguments[0].endswith(".json"):
         sys.stderr.write(f"There is no machine {arguments[0]!r}. Machines: {', '.join(names())}, or a file.\n")
         return 2
-    with Mac(arguments[0]) as mac:
-        command = [sys.executable, "-m", "metalmark", *arguments[1:]]
-        return subprocess.run(command, env=mac.environment(), check=False, preexec_fn=few_files).returncode
+    try:
+        mac = Mac(arguments[0])
+    except (OSError, msgspec.DecodeError) as error:
+        sys.stderr.write(f"{arguments[0]} is not a machine's file: {error}\nMake one: metalmark doctor --bundle FILE\n")
+        return 2
+    command = [sys.executable, "-m", "metalmark", *arguments[1:]]
+    with mac, subprocess.Popen(command, env=mac.environment(), preexec_fn=few_files) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            # The terminal sent Ctrl-C to the command too, which ends in its own way.
+            return process.wait()
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ _REFRESH_S = 1.0
 class ProcessSensor:
     """CPU time and memory, summed over a process and its descendants.
 
-    The memory is what `metalmark.machine.footprint` gives on this system. Pages that processes share are counted once
-    in each, but on macOS once altogether. A descendant is counted from the first reading that
+    The memory is what `metalmark.machine.footprint` gives on this system. Resident pages that
+    processes share are counted once in each. A descendant is counted from the first reading that
     sees it, about a second after its start at the latest; CPU time that it used before that is not.
     """
 
