@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.stats.summary import median
 from metalmark.workloads.catalog import load

@@ -18,8 +18,9 @@ import msgspec
 from drift import MACHINE, SimulatedTime, completed
 
 from metalmark.backends import fake
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
-from metalmark.model.record import Record, Software, Telemetry
+from metalmark.model.run import Software, Telemetry
 from metalmark.model.sweep import new_id, now_utc
 from metalmark.results.comparison import compare
 from metalmark.results.measured import measured_of
@@ -36,7 +37,7 @@ DIFFERENCE = 0.05
 MOST_FALSE, LEAST_FOUND, COVERAGE = 0.05, 0.90, (0.93, 0.97)
 
 
-def process(side: int, repeat: int, seed: int, pace: float, seconds: float) -> Record:
+def process(side: int, repeat: int, seed: int, pace: float, seconds: float) -> BenchRun:
     """One process of the sweep; `pace`: how much longer its side takes in truth."""
     params: dict[str, Scalar] = {param.name: param.default for param in load("fake").params}
     plan = Plan(
@@ -55,7 +56,7 @@ def process(side: int, repeat: int, seed: int, pace: float, seconds: float) -> R
     number = (seed * REPEATS + repeat) * 2 + side
     session = fake.FakeSession(msgspec.structs.replace(plan, seed=number), truth)
     clock = loop.Clock(session, plan.budget, origin_s=0.0, tell=lambda *_: None)
-    return Record(
+    return BenchRun(
         id=new_id(),
         sweep="simulated0",
         cell=side,

@@ -14,8 +14,9 @@ import math
 import sys
 
 from metalmark.backends import fake
+from metalmark.model.measurement import Completed, Measurement, Phases, Proof
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
-from metalmark.model.record import Completed, Machine, Measurement, Phases, Proof, Telemetry
+from metalmark.model.run import Machine, Telemetry
 from metalmark.runner import loop
 from metalmark.runner.flags import flags_of
 from metalmark.workloads.catalog import load

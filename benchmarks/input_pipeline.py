@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import sys
 
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan, Settings
-from metalmark.model.record import Completed
 from metalmark.runner.launch import run_cell
 from metalmark.stats.summary import median
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Failed, FailureKind, Machine, Record, Software, Telemetry
+from metalmark.model.run import Failed, FailureKind, Machine, Software, Telemetry
 from metalmark.model.sweep import new_id, now_utc
 from metalmark.stats.summary import median
 from metalmark.store.sqlite import Store
@@ -38,7 +39,7 @@ def fill(path: Path) -> None:
         framework="torch",
         device=Device(kind=DeviceKind.CPU),
     )
-    record = Record(
+    record = BenchRun(
         id=new_id(),
         sweep=new_id(),
         cell=0,

@@ -24,21 +24,9 @@ import msgspec
 
 from metalmark.cli import comparing, reporting
 from metalmark.model.codec import decode, encode
+from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
-from metalmark.model.record import (
-    Absent,
-    Block,
-    Completed,
-    DeviceMemory,
-    Machine,
-    Measurement,
-    Phases,
-    Proof,
-    Record,
-    Series,
-    Software,
-    Telemetry,
-)
+from metalmark.model.run import Absent, DeviceMemory, Machine, Series, Software, Telemetry
 from metalmark.model.sweep import DIGITS
 from metalmark.report.content import Content
 from metalmark.store.sqlite import Store
@@ -155,7 +143,7 @@ def fill(path: Path, size: int) -> None:
         assert store.count() == size
 
 
-def others(template: Record, count: int, numbers: random.Random) -> Iterator[Record]:
+def others(template: BenchRun, count: int, numbers: random.Random) -> Iterator[BenchRun]:
     for number in range(count):
         sweep = f"s{number // 20:09d}"
         ceiling = numbers.random() < CEILINGS
@@ -165,7 +153,7 @@ def others(template: Record, count: int, numbers: random.Random) -> Iterator[Rec
         yield made(template, name, sweep=sweep, cell=number % 20, repeat=0, at=-60 * (number + 2), plan=plan)
 
 
-def made(template: Record, name: str, *, sweep: str, cell: int, repeat: int, at: int, plan: Plan) -> Record:
+def made(template: BenchRun, name: str, *, sweep: str, cell: int, repeat: int, at: int, plan: Plan) -> BenchRun:
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_790_000_000 + at))
     return msgspec.structs.replace(
         template, id=name, sweep=sweep, cell=cell, repeat=repeat, started_at=moment, plan=plan
@@ -186,7 +174,7 @@ def make_plan(workload: str, framework: str, batch: int) -> Plan:
     )  # fmt: skip
 
 
-def make_record(numbers: random.Random) -> Record:
+def make_record(numbers: random.Random) -> BenchRun:
     """Of the size of a real one: three seconds in 30 blocks, seven sensors at 5 Hz over a ten seconds' life."""
 
     def block(number: int) -> Block:
@@ -225,7 +213,7 @@ def make_record(numbers: random.Random) -> Record:
         trainable_parameters=101_770,
         flops_per_sample=610_000.0,
     )
-    record = Record(
+    record = BenchRun(
         id="template00",
         sweep="template00",
         cell=0,
@@ -241,8 +229,8 @@ def make_record(numbers: random.Random) -> Record:
     return decode(encode(record))
 
 
-def batched(records: Iterator[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def batched(records: Iterator[BenchRun]) -> Iterator[list[BenchRun]]:
+    batch: list[BenchRun] = []
     for record in records:
         batch.append(record)
         if len(batch) == TOGETHER:

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Outcome, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
-from metalmark.model.record import (
-    Absent,
-    Block,
-    Completed,
-    DeviceMemory,
-    Failed,
-    FailureKind,
-    Machine,
-    Measurement,
-    Outcome,
-    Phases,
-    Proof,
-    Record,
-    Software,
-    Telemetry,
-)
+from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry
 from metalmark.model.sweep import new_id
 
 MACHINE = Machine(
@@ -72,7 +58,7 @@ def failed(kind: FailureKind = FailureKind.OUT_OF_MEMORY, message: str = "no roo
     return Failed(kind=kind, message=message)
 
 
-def record(outcome: Outcome | None = None, **changes: Any) -> Record:
+def record(outcome: Outcome | None = None, **changes: Any) -> BenchRun:
     fields: dict[str, Any] = {
         "id": new_id(),
         "sweep": "sweep00001",
@@ -85,4 +71,4 @@ def record(outcome: Outcome | None = None, **changes: Any) -> Record:
         "outcome": outcome or completed(),
         "telemetry": Telemetry(hz=None),
     }
-    return Record(**{**fields, **changes})
+    return BenchRun(**{**fields, **changes})

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from metalmark.errors import FormatError
 from metalmark.model import codec
 from metalmark.model.codec import decode, decode_export, encode, encode_export
-from metalmark.model.record import SCHEMA, Record
+from metalmark.model.measurement import BenchRun
+from metalmark.model.run import SCHEMA
 from tests.samples import completed, failed, record
 
 
@@ -119,7 +120,7 @@ def test_negative_times_are_refused() -> None:
 def test_the_schema_describes_the_record() -> None:
     schema = codec.json_schema()
     assert schema["$defs"]["Record"]["required"]
-    assert set(schema["$defs"]["Record"]["properties"]) == set(Record.__struct_fields__)
+    assert set(schema["$defs"]["Record"]["properties"]) == set(BenchRun.__struct_fields__)
 
 
 def test_records_are_frozen() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metalmark.errors import FormatError
-from metalmark.model.versioned import decode_versioned
+from metalmark.model.codec import decode_versioned
 from metalmark.training.job import JOB, RECORD, read_record, read_request
 from metalmark.training.lineup import LINEUP, read_lineup
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from metalmark.model.record import Series, Telemetry
+from metalmark.model.run import Series, Telemetry
 from metalmark.stats.window import Window
 from tests.samples import completed
 

@@ -42,7 +42,7 @@ COMPILER = """
 import shutil
 from metalmark.backends import mlx
 from metalmark.errors import UnsupportedError
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 def refuses(system, compiler, tools):
     mlx.platform.system = lambda: system
     mlx.shutil.which = lambda name: compiler

@@ -21,7 +21,7 @@ import tensorflow as tf
 from metalmark.backends.base import Placement
 from metalmark.backends.tensorflow import BACKEND
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.runner.loop import Clock
 from metalmark.workloads.catalog import load
 plan = Plan(workload="mnist-mlp", params={"batch_size": 2}, mode=Mode.TRAINING, framework="tensorflow",

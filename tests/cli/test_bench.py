@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from metalmark.model.codec import decode_export
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.measurement import Completed
+from metalmark.model.run import Failed, FailureKind
 from metalmark.store.sqlite import Store
 from tests.conftest import ROOT, Cli
 from tests.processes import heed_ctrl_c

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from metalmark.model.codec import encode_export
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Settings
-from metalmark.model.record import FailureKind, Record
+from metalmark.model.run import FailureKind
 from metalmark.store.sqlite import Store
 from tests.compare.sides import repeats
 from tests.conftest import Cli
@@ -18,7 +19,7 @@ OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
 EARLY = "2026-11-15T07:00:00.000000Z"
 
 
-def fill(store_file: Path, *more: list[Record], new_s: float = 0.11, **changes: Any) -> list[Record]:
+def fill(store_file: Path, *more: list[BenchRun], new_s: float = 0.11, **changes: Any) -> list[BenchRun]:
     """Two sweeps of one cell; the newer takes 10% more time."""
     old, new = repeats(sweep=OLD, started_at=EARLY), repeats(step_s=new_s, sweep=NEW, **changes)
     with Store(store_file) as store:

@@ -14,7 +14,7 @@ from metalmark.doctor import collect
 from metalmark.doctor.patience import WHY_SLOW
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.together import WAITING
-from metalmark.model.record import Machine
+from metalmark.model.run import Machine
 from metalmark.report.doctor_page import page, story
 from tests.conftest import Cli
 from tests.doctor.scenes import LINUX, MAC, NVIDIA, broken, change, look

@@ -10,8 +10,9 @@ import pytest
 
 from metalmark.cli import reporting
 from metalmark.model.codec import encode_export
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.model.record import DeviceMemory, Record, Series, Telemetry
+from metalmark.model.run import DeviceMemory, Series, Telemetry
 from metalmark.model.sweep import Sweep
 from metalmark.results.cells import cells_of
 from metalmark.store.sqlite import Store
@@ -28,7 +29,7 @@ pytest.importorskip("altair")
 OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
 
 
-def fill(store_file: Path) -> list[Record]:
+def fill(store_file: Path) -> list[BenchRun]:
     """An older sweep of one cell in two processes, and a newer one with a plan that has not run yet."""
     old = [record(run(), sweep=OLD, repeat=number, started_at="2026-11-14T08:00:00.000000Z") for number in range(2)]
     new = [record(run(0.2), sweep=NEW, cell=0, telemetry=telemetry())]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from metalmark.model.codec import encode_export
-from metalmark.model.record import FailureKind
+from metalmark.model.run import FailureKind
 from metalmark.store.sqlite import Store
 from tests.conftest import Cli
 from tests.samples import completed, failed, plan, record

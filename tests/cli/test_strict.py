@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.model.record import Flag
+from metalmark.model.run import Flag
 from metalmark.model.sweep import Sweep
 from metalmark.store.sqlite import Store
 from tests.conftest import Cli

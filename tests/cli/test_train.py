@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from metalmark.backends.catalog import FRAMEWORKS, visible
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.training.job import read_record
 from tests import processes
 from tests.conftest import ROOT, Cli
@@ -63,7 +63,7 @@ def require(framework: str) -> None:
         pytest.skip(f"{framework} is not installed: no package {missing[0]!r}")
 
 
-def losses(record: TrainingRecord) -> list[tuple[float, ...]]:
+def losses(record: TrainingRun) -> list[tuple[float, ...]]:
     return [epoch.losses for epoch in record.epochs]
 
 
@@ -123,7 +123,7 @@ def test_json_is_the_record(cli: Cli, data: Path, tmp_path: Path) -> None:
     run = cli("train", *arguments)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    assert msgspec.json.decode(run.stdout, type=TrainingRecord) == read_record(tmp_path / "out")
+    assert msgspec.json.decode(run.stdout, type=TrainingRun) == read_record(tmp_path / "out")
     assert json.loads(run.stdout)["schema"] == 1
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.store.trainings import TrainingStore
 from metalmark.training.job import read_record
 from metalmark.training.lineup import read_lineup
@@ -82,7 +82,7 @@ def test_resuming_what_is_whole_trains_nothing_and_json_has_all(
     out, _ = trained
     done = run("train", f"--resume={out}", "--json")
     assert done.returncode == 0, done.stderr
-    records = msgspec.json.decode(done.stdout, type=list[TrainingRecord])
+    records = msgspec.json.decode(done.stdout, type=list[TrainingRun])
     assert [str(record.plan.device) for record in records][::2] == ["cpu", "any"]
     assert [len(record.sessions) for record in records] == [1, 0, 1]
     assert "all epochs done" in done.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count as counting
 from typing import Any
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.model.record import Record
 from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side
 from tests.samples import completed, plan, record
@@ -17,7 +17,7 @@ FACTORS = (0.998, 1.0, 1.002, 0.999, 1.001)
 
 def repeats(
     asked: Plan | None = None, step_s: float = 0.1, *, count: int = 5, cell: int = 0, sweep: str = "", **changes: Any
-) -> list[Record]:
+) -> list[BenchRun]:
     """One cell, measured `count` times."""
     asked, sweep = asked or plan(), sweep or f"sweep{next(SWEEPS):05d}"
     samples = int(asked.params.get("batch_size", 1))
@@ -34,5 +34,5 @@ def repeats(
     ]
 
 
-def side(name: str, *cells: list[Record]) -> Side:
+def side(name: str, *cells: list[BenchRun]) -> Side:
     return Side(name, measured_of([one for cell in cells for one in cell]))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Loader, Settings
-from metalmark.model.record import Absent, DeviceMemory, Flag, Record, Series, Telemetry
+from metalmark.model.run import Absent, DeviceMemory, Flag, Series, Telemetry
 from metalmark.report.compare_page import comparison_table
 from metalmark.results.comparison import Ratio, compare
 from metalmark.results.pairing import Side
@@ -28,7 +29,7 @@ def held(size: int) -> DeviceMemory:
     return DeviceMemory(live_bytes=size, driver_bytes=size, peak_bytes=size)
 
 
-def flagged(records: list[Record], name: str) -> list[Record]:
+def flagged(records: list[BenchRun], name: str) -> list[BenchRun]:
     return [msgspec.structs.replace(one, flags=(Flag(name=name, evidence="seen"),)) for one in records]
 
 

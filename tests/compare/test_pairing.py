@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Mode, Settings
-from metalmark.model.record import FailureKind, Software
+from metalmark.model.run import FailureKind, Software
 from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side, around_changes, pair
 from tests.compare.sides import repeats, side

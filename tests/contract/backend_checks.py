@@ -15,7 +15,7 @@ from metalmark.backends.base import RING, Backend, Probe, Session
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, Settings
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.workloads.catalog import load
 
 PARAMETERS = {"mnist-mlp": 784 * 128 + 128 + 128 * 10 + 10, "conv256": 3 * 9 * 32 + 32 + 7 * 7 * 32 * 10 + 10}

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
-from metalmark.model.record import Completed
 from metalmark.runner.launch import run_cell
 from tests.contract.backend_checks import ALONE, NAMES
 

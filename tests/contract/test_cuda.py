@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Settings
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all

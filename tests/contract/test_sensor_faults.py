@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from metalmark.model.record import Absent, Telemetry
+from metalmark.model.run import Absent, Telemetry
 from metalmark.telemetry.base import Reading, Sensor, SensorLostError, Unit
 from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.macmon import MacmonSensor

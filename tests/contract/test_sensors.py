@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.apple import AppleSensor
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Sensor, Unit
 from metalmark.telemetry.battery import BatterySensor, MacBatterySensor

@@ -10,7 +10,7 @@ from metalmark.doctor import macos
 from metalmark.doctor.here import parse_meminfo
 from metalmark.doctor.scene import Swap
 from metalmark.machine.mac_state import Heat, Power
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded outputs are not beside this checkout")

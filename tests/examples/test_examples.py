@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.model.watched import Ending
+from metalmark.model.watch import WatchEnding
 from metalmark.store.watched import WatchedStore
 from tests import processes
 from tests.processes import ROOT
@@ -49,7 +49,7 @@ def run(arguments: list[str], folder: Path, **variables: str) -> subprocess.Comp
     return processes.run([sys.executable, *arguments], folder=folder, **{**quiet, **variables})
 
 
-def watched(folder: Path) -> list[tuple[str, Ending, int]]:
+def watched(folder: Path) -> list[tuple[str, WatchEnding, int]]:
     with WatchedStore(folder / "store.sqlite3", readonly=True) as store:
         return [(one.name, one.ended, sum(each.steps for each in one.passes)) for one in store.watched()]
 
@@ -65,8 +65,8 @@ def test_the_two_scripts_and_the_notebook(tmp_path: Path) -> None:
     assert tracked[0][1] == tracked[1][1]
     assert len(tracked[0][1]) == 2
     assert watched(tmp_path) == [
-        ("which half is brighter", Ending.COMPLETED, 6),
-        ("notebook", Ending.COMPLETED, 8),
+        ("which half is brighter", WatchEnding.COMPLETED, 6),
+        ("notebook", WatchEnding.COMPLETED, 8),
     ]
     assert "8 losses, from " in done.stdout
     assert "waiting for input: " in done.stdout
@@ -77,8 +77,8 @@ def test_the_tensorflow_loop(tmp_path: Path) -> None:
     done = run([str(EXAMPLES / "tensorflow_watched.py"), "--steps", "6", "--produce-ms", "2"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert watched(tmp_path) == [
-        ("tensorflow, when needed", Ending.COMPLETED, 6),
-        ("tensorflow, made ahead", Ending.COMPLETED, 6),
+        ("tensorflow, when needed", WatchEnding.COMPLETED, 6),
+        ("tensorflow, made ahead", WatchEnding.COMPLETED, 6),
     ]
     assert done.stdout.count("of it waiting for input") == 2
 

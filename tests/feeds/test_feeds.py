@@ -17,8 +17,9 @@ from metalmark.backends.batches import Feeder
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.model.workload import Recipe
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.catalog import load

@@ -19,7 +19,7 @@ from metalmark.kit import running, sending
 from metalmark.kit.base import Later
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import MOST, Pace
-from metalmark.model.watched import Ending
+from metalmark.model.watch import WatchEnding
 from metalmark.store.sqlite import Store
 from metalmark.store.watched import WatchedStore, decode
 from metalmark.track.base import resolve
@@ -70,7 +70,7 @@ def test_a_run_is_kept_with_all_it_saw(store_file: Path) -> None:
     assert [stretch.steps for stretch in result.stretches["train"]] == [1] * 6
     assert sum(stretch.elapsed_s for stretch in result.stretches["train"]) >= 6 * 0.05
     assert "process_memory" in {series.name for series in result.telemetry.series}
-    assert (result.ended, result.params, result.notes) == (Ending.COMPLETED, {"rate": 0.1}, ())
+    assert (result.ended, result.params, result.notes) == (WatchEnding.COMPLETED, {"rate": 0.1}, ())
     assert tracker.told[0] == ("start", {"rate": 0.1}, False)
     assert tracker.told[1:3] == [(1, {"loss": 1.0}), (2, {"loss": 0.5})]
     assert tracker.told[-3:] == [(6, {"accuracy": 0.5}), ("artifact", "mine"), "finish"]
@@ -116,10 +116,10 @@ def test_loops_that_break_raise_or_are_stopped(store_file: Path) -> None:
         raise KeyboardInterrupt
     with WatchedStore(store_file, readonly=True) as store:
         _, failed, stopped = store.watched()
-    assert failed.ended is Ending.FAILED
+    assert failed.ended is WatchEnding.FAILED
     assert failed.error == "ZeroDivisionError: division by zero"
     assert failed.curves[0].values == (1.0,)
-    assert stopped.ended is Ending.INTERRUPTED
+    assert stopped.ended is WatchEnding.INTERRUPTED
 
 
 def test_numbers_that_are_not_finite(store_file: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_tracker_that_hangs(store_file: Path, monkeypatch: pytest.MonkeyPatch)
         run.log(loss=1.0)
     free.set()
     assert run.result is not None
-    assert run.result.ended is Ending.COMPLETED
+    assert run.result.ended is WatchEnding.COMPLETED
 
 
 def test_trackers_by_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metalmark.machine import apple
 from metalmark.machine.mac_tools import COMMANDS, SYSCTL_KEYS
-from metalmark.model.record import Absent, Gpu
+from metalmark.model.run import Absent, Gpu
 from metalmark.scrub import printable
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"

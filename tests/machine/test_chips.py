@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.machine.chips import chips, peak
-from metalmark.model.record import Absent, Peak
+from metalmark.model.run import Absent, Peak
 
 GIB = 2**30
 

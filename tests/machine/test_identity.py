@@ -16,7 +16,7 @@ from metalmark.machine import apple, identity
 from metalmark.machine.identity import as_mac, identify, read_identity, with_peaks
 from metalmark.machine.nvidia import describe, read_gpus
 from metalmark.machine.nvml import Nvml
-from metalmark.model.record import Absent, Gpu, Machine, Peak
+from metalmark.model.run import Absent, Gpu, Machine, Peak
 
 PLAIN = Machine(
     chip="arm64",

@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from metalmark.machine.tools import run_tool
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 LONG_S = 60.0
 

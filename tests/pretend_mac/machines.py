@@ -17,7 +17,7 @@ from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.bundle import DoctorBundle, ToolAnswer
 from metalmark.doctor.scene import Scene
 from metalmark.machine.mac_state import Power
-from metalmark.model.record import Gpu, Machine
+from metalmark.model.run import Gpu, Machine
 
 OWNERS = Path(__file__).with_name("bundles")
 """Bundles that owners of Macs sent, each a machine under its file's name."""

@@ -12,7 +12,7 @@ from metalmark.doctor.bundle import DoctorBundle, make_bundle
 from metalmark.doctor.scene import Scene
 from metalmark.machine.mac_tools import BATTERY, DISPLAYS
 from metalmark.machine.tools import Printed
-from metalmark.model.record import Absent, Telemetry
+from metalmark.model.run import Absent, Telemetry
 from tests.conftest import Cli
 from tests.pretend_mac.conftest import MakeMac
 from tests.pretend_mac.machines import load, names

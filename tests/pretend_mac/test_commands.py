@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from metalmark.model.codec import decode_export
-from metalmark.model.record import Absent, Completed, Failed, FailureKind, Record
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent, Failed, FailureKind
 from tests.data.files import write_idx
 from tests.pretend_mac import Mac, few_files
 from tests.pretend_mac.conftest import MakeMac
@@ -26,17 +27,17 @@ from tests.processes import ROOT, heed_ctrl_c
 QUICK = ("--steps", "10", "--seconds", "0.3", "--json", "-q")
 
 
-def records(run: subprocess.CompletedProcess[str]) -> list[Record]:
+def records(run: subprocess.CompletedProcess[str]) -> list[BenchRun]:
     assert "Traceback" not in run.stderr, run.stderr
     return list(decode_export(run.stdout.encode(), source="stdout"))
 
 
-def completed(record: Record) -> Completed:
+def completed(record: BenchRun) -> Completed:
     assert isinstance(record.outcome, Completed), record.outcome
     return record.outcome
 
 
-def series(record: Record) -> dict[str, Any]:
+def series(record: BenchRun) -> dict[str, Any]:
     return {one.name: one for one in record.telemetry.series}
 
 

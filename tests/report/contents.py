@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from metalmark.model.measurement import BenchRun, Block, Completed, Phases
 from metalmark.model.plan import Settings
-from metalmark.model.record import Block, Completed, FailureKind, Flag, Phases, Record, Series, Software, Telemetry
-from metalmark.model.training import Ending as TrainingEnding
-from metalmark.model.training import Epoch, Goal, Session, Setting, TrainingRecord
-from metalmark.model.watched import Curve, Ending, Pass, Stretch, Watched
+from metalmark.model.run import FailureKind, Flag, Series, Software, Telemetry
+from metalmark.model.training import Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
+from metalmark.model.training import WatchEnding as TrainingEnding
+from metalmark.model.watch import Curve, Pass, Stretch, WatchedRun, WatchEnding
 from metalmark.report.content import Content
 from tests.samples import MACHINE, completed, failed, plan, record
 
@@ -65,7 +66,7 @@ def run(step_s: float = 0.1, *, blocks: int = 20, drift: float = 0.0, batch: int
     return msgspec.structs.replace(done, measurement=msgspec.structs.replace(done.measurement, blocks=made))
 
 
-def records() -> list[Record]:
+def records() -> list[BenchRun]:
     """Two frameworks at three batch sizes, one drifting; one that failed; hostile words everywhere."""
     found = []
     for number, (framework, batch) in enumerate((f, b) for f in ("torch", "jax") for b in (4, 32, 256)):
@@ -88,14 +89,14 @@ def records() -> list[Record]:
     return [*found, record(lost, id="lost000000", cell=6, plan=other)]
 
 
-def training(identifier: str = "trained0001", *, framework: str = "torch", epochs: int = 3) -> TrainingRecord:
-    return TrainingRecord(
+def training(identifier: str = "trained0001", *, framework: str = "torch", epochs: int = 3) -> TrainingRun:
+    return TrainingRun(
         id=identifier,
         started_at="2026-11-15T09:00:00.000000Z",
         plan=plan(framework=framework, workload=f"net{HOSTILE[0]}"),
         goal=Goal(epochs=epochs, target_accuracy=0.9),
         ending=TrainingEnding.EPOCHS,
-        setting=Setting(
+        setting=TrainingSetup(
             placed_on="cpu", device_name="CPU", parameters=10, trainable_parameters=10, data=HOSTILE[2],
             data_digest="d", train_samples=100, validation_samples=10, classes=10, workers=1, notes=(HOSTILE[5],),
         ),
@@ -110,7 +111,7 @@ def training(identifier: str = "trained0001", *, framework: str = "torch", epoch
             for number in range(1, epochs + 1)
         ),
         sessions=(
-            Session(
+            TrainingSession(
                 started_at="2026-11-15T09:00:00.000000Z", first_epoch=1, machine=MACHINE,
                 software=Software(metalmark="0.1.0", python="3.11.7"), telemetry=telemetry(),
             ),
@@ -118,13 +119,13 @@ def training(identifier: str = "trained0001", *, framework: str = "torch", epoch
     )  # fmt: skip
 
 
-def watched() -> Watched:
-    return Watched(
+def watched() -> WatchedRun:
+    return WatchedRun(
         id="watched0001",
         name=f"loop {SCRIPT}",
         started_at="2026-11-15T10:00:00.000000Z",
         elapsed_s=12.0,
-        ended=Ending.FAILED,
+        ended=WatchEnding.FAILED,
         error=f"ValueError: {HOSTILE[1]}",
         params={f"rate{HOSTILE[4]}": HOSTILE[0]},
         machine=MACHINE,

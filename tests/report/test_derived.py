@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from metalmark.model.codec import decode_export, encode
-from metalmark.model.record import Absent, Block, Completed, Record, Series, Software, Telemetry
+from metalmark.model.measurement import BenchRun, Block, Completed
+from metalmark.model.run import Absent, Series, Software, Telemetry
 from metalmark.report.derived_lines import joules
 from metalmark.report.exports import comma_separated, json_text
 from metalmark.report.record_page import record_page
@@ -28,11 +29,11 @@ def series(name: str, values: Any, source: str = "test") -> Series:
     return Series(name=name, unit="", source=source, at_s=AT_S, values=tuple(float(values(at)) for at in AT_S))
 
 
-def seen(*every: Series, run: Completed | None = None, **changes: Any) -> Record:
+def seen(*every: Series, run: Completed | None = None, **changes: Any) -> BenchRun:
     return record(run or completed(placed_on="cuda:0"), telemetry=Telemetry(hz=5.0, series=every), **changes)
 
 
-def derived(shown: Record) -> Any:
+def derived(shown: BenchRun) -> Any:
     found = derive(shown)
     assert found is not None
     return found

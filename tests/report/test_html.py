@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from metalmark.model.record import Telemetry
+from metalmark.model.run import Telemetry
 from metalmark.report.content import Content
 from metalmark.report.html.document import document
 from metalmark.report.html.page import asset, page

@@ -7,8 +7,9 @@ import xml.etree.ElementTree as Xml
 
 import pytest
 
+from metalmark.model.measurement import Phases
 from metalmark.model.plan import Mode
-from metalmark.model.record import Phases, Telemetry
+from metalmark.model.run import Telemetry
 from metalmark.report.charts.bars import Bar, bars_svg
 from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
 from metalmark.report.charts.draw import SERIES, plain

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from metalmark.model.plan import Mode
-from metalmark.model.record import FailureKind
+from metalmark.model.run import FailureKind
 from metalmark.report.published_table import published_tables
 from metalmark.results.cells import cells_of
 from metalmark.results.published import published

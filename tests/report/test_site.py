@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from metalmark.errors import UsageError
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Settings
-from metalmark.model.record import Flag, Gpu, Record
+from metalmark.model.run import Flag, Gpu
 from metalmark.report.site import MARK, find_bundles, write_site
 from metalmark.results.leaderboard import board_of, slug
 from metalmark.store.bundle import encode_bundle
@@ -22,7 +23,7 @@ GPU = msgspec.structs.replace(MACHINE, chip="Big chip", gpus=(Gpu(name="Big GPU"
 HOSTILE = "</script><script>alert(1)</script>"
 
 
-def cells(step_s: float, repeats: int = 3, noise: float = 0.002, **changes: Any) -> list[Record]:
+def cells(step_s: float, repeats: int = 3, noise: float = 0.002, **changes: Any) -> list[BenchRun]:
     """One cell: `repeats` processes that differ by `noise`."""
     return [record(completed(step_s * (1 + noise * number)), repeat=number, **changes) for number in range(repeats)]
 

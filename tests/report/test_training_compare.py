@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
-from metalmark.model.training import Ending, Epoch, Goal, Session, Setting, TrainingRecord
+from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.report.spark import BARS
 from metalmark.report.training_sides import curve_lines, print_sides, side_notes, side_tables
 from metalmark.results.training_compare import side_of, sides_of, unlike
@@ -35,8 +35,8 @@ def series(name: str, value: float, unit: str = "%", source: str = "test") -> Se
     return Series(name=name, unit=unit, source=source, at_s=at_s, values=(value,) * 60)
 
 
-def session(*found: Series, hz: float | None = 1.0, environment: dict[str, str] | None = None) -> Session:
-    return Session(
+def session(*found: Series, hz: float | None = 1.0, environment: dict[str, str] | None = None) -> TrainingSession:
+    return TrainingSession(
         started_at="now",
         first_epoch=1,
         machine=MACHINE,
@@ -45,7 +45,7 @@ def session(*found: Series, hz: float | None = 1.0, environment: dict[str, str] 
     )
 
 
-def record(device: str = "cpu", placed_on: str = "cpu", **changes: Any) -> TrainingRecord:
+def record(device: str = "cpu", placed_on: str = "cpu", **changes: Any) -> TrainingRun:
     plan = Plan(
         workload="mnist-mlp",
         params={"batch_size": 32},
@@ -53,7 +53,7 @@ def record(device: str = "cpu", placed_on: str = "cpu", **changes: Any) -> Train
         framework="torch",
         device=Device(kind=DeviceKind(device)),
     )
-    setting = Setting(
+    setting = TrainingSetup(
         placed_on=placed_on, device_name="d", parameters=1, trainable_parameters=1, data="made", data_digest="d" * 64,
         train_samples=100, validation_samples=20, classes=10, workers=0,
     )  # fmt: skip
@@ -67,10 +67,10 @@ def record(device: str = "cpu", placed_on: str = "cpu", **changes: Any) -> Train
         "epochs": (epoch(1, 0.5, first_steps_s=2.0, first_steps_samples=10, compute_s=8.0), epoch(2, 0.9)),
         "sessions": (session(series("process_cpu", 400.0), series("process_memory", 2.0**30, "bytes")),),
     }
-    return TrainingRecord(**{**fields, **changes})
+    return TrainingRun(**{**fields, **changes})
 
 
-def absent(message: str = "there is none") -> TrainingRecord:
+def absent(message: str = "there is none") -> TrainingRun:
     why = Failed(kind=FailureKind.UNSUPPORTED, message=message, hint="Buy one.")
     return record("gpu", ending=Ending.FAILED, failure=why, setting=None, epochs=(), sessions=())
 

@@ -6,7 +6,7 @@ import pytest
 
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Settings
-from metalmark.model.record import FailureKind
+from metalmark.model.run import FailureKind
 from metalmark.runner import absence as module
 from metalmark.runner.absence import absence, absences
 from metalmark.runner.ask import NoAnswer

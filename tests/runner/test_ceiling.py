@@ -6,7 +6,7 @@ import pytest
 
 from metalmark.machine.identity import identify
 from metalmark.model.plan import Device, DeviceKind, Dtype
-from metalmark.model.record import Software
+from metalmark.model.run import Software
 from metalmark.runner import ceiling
 from tests.samples import record
 

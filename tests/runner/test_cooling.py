@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Completed, Record
 from metalmark.model.sweep import Cooldown, Sweep, new_id, now_utc
 from metalmark.runner import cooling, sweeping
 from metalmark.runner.cooling import Cooler
@@ -98,7 +98,7 @@ class Listener:
 
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: Record) -> None: ...
+    def ended(self, record: BenchRun) -> None: ...
 
 
 def sweep_of(plan: Plan) -> Sweep:
@@ -109,7 +109,7 @@ def test_a_sweep_pauses_between_cells_and_the_record_says_how(
     fake_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "Cooler", lambda cooldown: Cooler(cooldown, list))
-    records: list[Record] = []
+    records: list[BenchRun] = []
     listener = Listener()
     assert run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listeners=[listener])
     assert listener.heard[0] == "cell 0"
@@ -126,7 +126,7 @@ def test_ctrl_c_in_a_pause_ends_the_sweep_and_keeps_what_ended(
     fake_plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "Cooler", lambda cooldown: Cooler(cooldown, list))
-    records: list[Record] = []
+    records: list[BenchRun] = []
     listener = Listener(interrupts=True)
     assert not run_sweep(sweep_of(fake_plan()), previous=[], keep=records.append, listeners=[listener])
     assert len(records) == 1

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from metalmark.model.record import Block, Completed, Flag, Measurement, Series, Telemetry
+from metalmark.model.measurement import Block, Completed, Measurement
+from metalmark.model.run import Flag, Series, Telemetry
 from metalmark.runner.flags import flags_of
 from tests.samples import MACHINE, completed, failed
 

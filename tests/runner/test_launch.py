@@ -19,8 +19,9 @@ import psutil
 import pytest
 
 from metalmark.machine import processes
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Mode, Plan
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner import launch
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import run_cell

@@ -11,8 +11,9 @@ import pytest
 
 from metalmark.errors import UsageError
 from metalmark.model.codec import decode_export
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Mode
-from metalmark.model.record import Completed, Failed
+from metalmark.model.run import Failed
 from metalmark.model.workload import Param, WorkloadInfo
 from metalmark.runner.local import fingerprint, localise, localise_params
 from metalmark.scrub import place

@@ -9,8 +9,8 @@ import pytest
 
 from metalmark.backends.fake import FakeSession
 from metalmark.errors import WrongResultError
+from metalmark.model.measurement import Measurement, Proof
 from metalmark.model.plan import Budget, Mode, Plan
-from metalmark.model.record import Measurement, Proof
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.loop import Clock
 

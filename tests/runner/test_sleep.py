@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from metalmark.kit import running
 from metalmark.machine import awake, sleep
 from metalmark.model.codec import decode, encode
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Completed, Gpu, Record, Series, Telemetry
+from metalmark.model.run import Gpu, Series, Telemetry
 from metalmark.model.sweep import Sweep, now_utc
-from metalmark.model.watched import Watched
+from metalmark.model.watch import WatchedRun
 from metalmark.runner import sweeping
 from metalmark.runner.flags import flags_of, flags_of_watched
 from metalmark.runner.launch import run_cell
@@ -143,7 +144,7 @@ def test_a_watched_run_knows_of_its_sleep(monkeypatch: pytest.MonkeyPatch, store
     with asleep(monkeypatch), running.run("mine", hz=None, store=store_file) as run:
         run.log(loss=1.0)
     found = run.result
-    assert isinstance(found, Watched)
+    assert isinstance(found, WatchedRun)
     assert found.telemetry.slept_s == 100.0
     assert "slept: the machine slept for 100 s" in str(run)
     assert any("set forward by 3,600 s" in note for note in found.notes)
@@ -162,8 +163,8 @@ def test_heat_and_battery_are_told_of_a_watched_run_too(store_file: Path) -> Non
     assert flags_of_watched(replace(spoiled, telemetry=Telemetry(hz=None))) == ()
 
 
-def swept(*plans: Plan) -> list[Record]:
-    records: list[Record] = []
+def swept(*plans: Plan) -> list[BenchRun]:
+    records: list[BenchRun] = []
     sweep = Sweep(id="sweep00001", created_at=now_utc(), plans=plans, hz=None)
     assert run_sweep(sweep, previous=[], keep=records.append)
     return records

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from metalmark.backends.fake import FakeSession
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Completed, DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.runner.flags import flags_of
 from metalmark.runner.launch import run_cell
 from metalmark.runner.loop import Clock

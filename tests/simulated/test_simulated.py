@@ -13,8 +13,9 @@ import pytest
 
 from metalmark.backends.base import Probe
 from metalmark.model.codec import decode_export
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
 from metalmark.store.sqlite import Store

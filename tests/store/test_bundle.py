@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from metalmark.cli.bundling import import_files
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import encode_export
-from metalmark.model.record import Block, Flag, Record, Series, Software, Telemetry
+from metalmark.model.measurement import BenchRun, Block
+from metalmark.model.run import Flag, Series, Software, Telemetry
 from metalmark.store import bundle
 from metalmark.store.bundle import decode_bundle, digest, encode_bundle, read_file
 from metalmark.store.personal import look, without
@@ -220,7 +221,7 @@ def test_a_name_of_everyones_is_nobodys(monkeypatch: pytest.MonkeyPatch, name: s
     assert without(one) == one
 
 
-def spoilt(what: str) -> Record:
+def spoilt(what: str) -> BenchRun:
     good = completed()
     measured = good.measurement
     if what == "no block":

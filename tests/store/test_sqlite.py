@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from metalmark.errors import StoreError, UsageError
-from metalmark.model.record import FailureKind
+from metalmark.model.run import FailureKind
 from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.store import sqlite
 from metalmark.store.place import store_path

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from metalmark.errors import StoreError, UsageError
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Failed, FailureKind
-from metalmark.model.training import Ending, Goal, TrainingRecord
+from metalmark.model.run import Failed, FailureKind
+from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore, indexing
 from metalmark.training.job import write_record
@@ -27,12 +27,12 @@ PLAN = Plan(
 )
 
 
-def training(identifier: str, *, second: int = 0) -> TrainingRecord:
+def training(identifier: str, *, second: int = 0) -> TrainingRun:
     at = f"2026-11-15T08:00:{second:02d}.000000Z"
-    return TrainingRecord(id=identifier, started_at=at, plan=PLAN, goal=Goal(epochs=2))
+    return TrainingRun(id=identifier, started_at=at, plan=PLAN, goal=Goal(epochs=2))
 
 
-def add(path: Path, record: TrainingRecord, folder: Path, lineup: str = "") -> None:
+def add(path: Path, record: TrainingRun, folder: Path, lineup: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
     with TrainingStore(path) as store:

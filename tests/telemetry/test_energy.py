@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.model.record import Absent, Series
+from metalmark.model.run import Absent, Series
 from metalmark.telemetry.base import MEASURED, MODELLED
 from metalmark.telemetry.energy import Energy, by_counter, by_power, energy_of, parts_of
 

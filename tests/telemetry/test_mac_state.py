@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.machine.mac_state import Power, parse_power
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, SensorLostError, Unit
 from metalmark.telemetry.battery import BatterySensor, MacBatterySensor, parse_batt, parse_settings

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Unit
 from metalmark.telemetry.macmon import MacmonSensor, parse_line
 from tests.telemetry.fakes import MACMON, MACMON_LINE, PATIENCE_S, tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import Unit
 from metalmark.telemetry.nvidia import NvidiaSensor, throttle_words
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.model.record import Absent, Telemetry
+from metalmark.model.run import Absent, Telemetry
 from metalmark.telemetry.base import Reading, Unit
 from metalmark.telemetry.channel import next_tick
 from metalmark.telemetry.fake import HANG, FakeSensor

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry import system
 from metalmark.telemetry.system import SystemSensor
 

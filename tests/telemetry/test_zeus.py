@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry import zeus
 from metalmark.telemetry.apple import AppleSensor
 from metalmark.telemetry.base import Reading, Unit

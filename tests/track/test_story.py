@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Absent, Series, Software, Telemetry
-from metalmark.model.training import Ending, Epoch, Goal, Session, Setting, TrainingRecord
-from metalmark.model.watched import Curve, Watched
-from metalmark.model.watched import Ending as LoopEnding
+from metalmark.model.run import Absent, Series, Software, Telemetry
+from metalmark.model.training import Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup, WatchEnding
+from metalmark.model.watch import Curve, WatchedRun
+from metalmark.model.watch import WatchEnding as LoopEnding
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, File, Known, Model, Row, Status
 from metalmark.track.model import Description, describe
@@ -55,25 +55,25 @@ def epoch(number: int, *, session: int, steps: int = 2) -> Epoch:
     )  # fmt: skip
 
 
-def training() -> TrainingRecord:
+def training() -> TrainingRun:
     """Two epochs in a first session, one in a second; power was measured in both."""
     software = Software(metalmark="0.1.0", python="3.11", versions={"torch": "2"})
     power = Telemetry(hz=1.0, series=(series("gpu0_power", "W", [50.0] * 30),))
     sessions = [
-        Session(started_at=at, first_epoch=first, machine=samples.MACHINE, software=software, telemetry=power)
+        TrainingSession(started_at=at, first_epoch=first, machine=samples.MACHINE, software=software, telemetry=power)
         for at, first in ((BEGAN, 1), (LATER, 3))
     ]
     second = msgspec.structs.replace(epoch(2, session=0), begin_s=20.0, end_s=29.0)
-    setting = Setting(
+    setting = TrainingSetup(
         placed_on="cuda:0", device_name="a GPU", parameters=9, trainable_parameters=9, data="made", data_digest="d",
         train_samples=8, validation_samples=4, classes=10, workers=0, notes=("note",),
     )  # fmt: skip
-    return TrainingRecord(
+    return TrainingRun(
         id="training01",
         started_at=BEGAN,
         plan=samples.plan(params={"batch_size": 4}),
         goal=Goal(epochs=3, target_accuracy=0.2),
-        ending=Ending.EPOCHS,
+        ending=WatchEnding.EPOCHS,
         setting=setting,
         epochs=(epoch(1, session=0), second, epoch(3, session=1)),
         sessions=tuple(sessions),
@@ -108,7 +108,7 @@ def test_a_training(tmp_path: Path) -> None:
     assert known[0].tags["device_name"] == "a GPU"
     assert known[-1].tags["ending"] == "all epochs done"
     (file,) = [event for event in events if isinstance(event, File)]
-    assert msgspec.json.decode(queue.file(file.name).read_bytes(), type=TrainingRecord) == record
+    assert msgspec.json.decode(queue.file(file.name).read_bytes(), type=TrainingRun) == record
     (model,) = [event for event in events if isinstance(event, Model)]
     assert (model.epoch, model.classes, queue.file(model.name).read_bytes()) == (3, 10, b"weights")
     assert end == End(at_ms=milliseconds(LATER) + 29_500, status=Status.FINISHED)
@@ -142,7 +142,7 @@ def test_a_loop_from_the_store(cli: Cli, store_file: Path, monkeypatch: pytest.M
     from metalmark.cli import pushing
     from metalmark.store.watched import WatchedStore
 
-    run = Watched(
+    run = WatchedRun(
         id="watched001", name="mine", started_at=BEGAN, elapsed_s=3.0, ended=LoopEnding.FAILED, error="it broke",
         params={"rate": 0.1}, machine=samples.MACHINE, software=Software(metalmark="0.1.0", python="3.11"),
         curves=(Curve(name="loss", steps=(1, 2), at_s=(1.0, 2.0), values=(0.5, None)),), telemetry=Telemetry(hz=None),

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.track import sender
 from metalmark.track.destination import Destination
 from metalmark.track.event import Axis, Begin, End, Known, Row, Status
@@ -78,7 +78,7 @@ class Stage:
     def queued(self) -> list[Any]:
         return [event for folder in (self.folder / "track").glob("*.*") for event in Queue(folder).read()[0]]
 
-    def record(self) -> TrainingRecord:
+    def record(self) -> TrainingRun:
         return read_record(self.out)
 
     def offline(self) -> OfflineRun:
@@ -231,7 +231,7 @@ def test_the_record_and_a_model_that_loads_are_there(
     record = stage.record()
     (run,) = runs(client, record.id)
     path = client.download_artifacts(run.info.run_id, "record.json", str(tmp_path))
-    assert msgspec.json.decode(Path(path).read_bytes(), type=TrainingRecord) == record
+    assert msgspec.json.decode(Path(path).read_bytes(), type=TrainingRun) == record
     models = [client.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
     best = max(record.epochs, key=lambda epoch: (epoch.accuracy, -epoch.validation_loss)).number
     (model,) = [each for each in models if each.tags["metalmark.epoch"] == str(best)]

@@ -11,7 +11,7 @@ from metalmark.backends.base import Placement
 from metalmark.data.split import Dataset
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.training import Epoch, Goal
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.training.base import State

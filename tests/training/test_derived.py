@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Absent, Machine, Series, Software, Telemetry
-from metalmark.model.training import Ending, Epoch, Goal, Session, TrainingRecord
+from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
 from metalmark.report.training_table import training_table
 from metalmark.training.derived import best, ending, flags, reached
 
@@ -25,22 +25,22 @@ def epoch(number: int, accuracy: float, *, session: int, begin_s: float) -> Epoc
     )  # fmt: skip
 
 
-def session(*, watts: float | None) -> Session:
+def session(*, watts: float | None) -> TrainingSession:
     at_s = tuple(float(second) for second in range(41))
     series = Series(name="gpu0_power", unit="W", source="test", at_s=at_s, values=(watts or 0.0,) * 41)
     telemetry = Telemetry(hz=1.0, series=() if watts is None else (series,))
     software = Software(metalmark="0", python="3")
-    return Session(started_at="now", first_epoch=1, machine=MACHINE, software=software, telemetry=telemetry)
+    return TrainingSession(started_at="now", first_epoch=1, machine=MACHINE, software=software, telemetry=telemetry)
 
 
-def record(*watts: float | None) -> TrainingRecord:
+def record(*watts: float | None) -> TrainingRun:
     epochs = (
         epoch(1, 0.5, session=0, begin_s=5),
         epoch(2, 0.7, session=0, begin_s=15),
         epoch(3, 0.9, session=1, begin_s=5),
         epoch(4, 0.8, session=1, begin_s=15),
     )
-    return TrainingRecord(
+    return TrainingRun(
         id="training0", started_at="now", plan=PLAN, goal=Goal(epochs=4, target_accuracy=0.9), ending=Ending.EPOCHS,
         epochs=epochs, sessions=tuple(session(watts=each) for each in watts),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metalmark.errors import UnsupportedError, WrongResultError
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.training.metrics import Tally
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from metalmark.model.training import Ending, Epoch, Goal, Session, TrainingRecord
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
 from metalmark.store.live import Kind, LiveFile, Trace, live_folder
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
@@ -76,16 +76,16 @@ def test_rubbish_in_the_folder_is_passed_over(client: TestClient, store_file: Pa
     assert "Nothing runs now" in client.get("/live").text
 
 
-def training(folder: Path, identifier: str) -> TrainingRecord:
+def training(folder: Path, identifier: str) -> TrainingRun:
     epoch = Epoch(
         number=1, session=0, begin_s=1, end_s=2, samples=100, steps=4, losses=(2.3, 1.9, 1.1, 0.7), train_loss=1.5,
         validation_loss=0.9, accuracy=0.875, top5=0.99, validation_samples=50, learning_rate=0.001, input_s=0.1,
         compute_s=0.7, first_steps_s=0.2, first_steps_samples=25, validation_s=0.2,
     )  # fmt: skip
     made = record()
-    session = Session(started_at=made.started_at, first_epoch=1, machine=MACHINE, software=made.software,
+    session = TrainingSession(started_at=made.started_at, first_epoch=1, machine=MACHINE, software=made.software,
                       telemetry=made.telemetry)  # fmt: skip
-    found = TrainingRecord(id=identifier, started_at=made.started_at, plan=plan(), goal=Goal(epochs=1),
+    found = TrainingRun(id=identifier, started_at=made.started_at, plan=plan(), goal=Goal(epochs=1),
                            ending=Ending.EPOCHS, epochs=(epoch,), sessions=(session,))  # fmt: skip
     folder.mkdir()
     write_record(folder, found)

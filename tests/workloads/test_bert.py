@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
-from metalmark.model.record import Completed
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.bert import LABELS, make_batch
 from metalmark.workloads.bert.shape import MAX_POSITIONS, SHAPES, TYPES, Shape

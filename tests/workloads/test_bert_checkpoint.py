@@ -13,8 +13,9 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import WeightsError
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
-from metalmark.model.record import Completed, Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.bert import checkpoint, shape_of
 from metalmark.workloads.bert.shape import Shape

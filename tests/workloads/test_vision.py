@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Settings
-from metalmark.model.record import Completed
 from metalmark.runner.launch import run_cell
 from metalmark.workloads import mobilenet_v2, resnet50, vgg16, vision
 from metalmark.workloads.catalog import load

@@ -17,7 +17,7 @@ from metalmark.data.fetch import cache_folder
 from metalmark.downloads import listening
 from metalmark.errors import FormatError, WeightsError
 from metalmark.model.plan import Budget
-from metalmark.model.record import Failed
+from metalmark.model.run import Failed
 from metalmark.runner.launch import run_cell
 from metalmark.workloads import mobilenet_v2, pth, resnet50, vgg16, weights
 from tests.workloads.vision_checks import plan

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metalmark.model.plan import Plan
-from metalmark.model.record import DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Workload
 
 RING = 2

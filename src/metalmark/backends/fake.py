@@ -20,7 +20,7 @@ from metalmark.backends.base import RING, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import DeviceKind, Mode, Plan
-from metalmark.model.record import DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Params, Workload
 
 SPIN_S = 0.002

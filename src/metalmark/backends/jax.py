@@ -34,7 +34,7 @@ from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
 from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 TITLE = "JAX"

@@ -11,7 +11,7 @@ import keras
 from metalmark.backends.base import DeviceReport
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Device, DeviceKind, Dtype, Plan
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}

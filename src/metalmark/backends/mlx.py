@@ -23,7 +23,7 @@ from metalmark.feeds.source import Source
 from metalmark.feeds.threads import thread_loader
 from metalmark.machine.tools import run_tool
 from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 HALF = {Dtype.BFLOAT16: mx.bfloat16, Dtype.FLOAT16: mx.float16}

@@ -30,7 +30,7 @@ from metalmark.backends.versions import version_of
 from metalmark.feeds.on_tensorflow import tensorflow_loader
 from metalmark.feeds.source import Source
 from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 TITLE = "TensorFlow"

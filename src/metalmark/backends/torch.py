@@ -18,7 +18,7 @@ from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
 from metalmark.feeds.source import Source
 from metalmark.model.plan import Dtype, Loader, Mode, Plan, Settings
-from metalmark.model.record import DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Workload
 
 Tensors = tuple[torch.Tensor, ...]

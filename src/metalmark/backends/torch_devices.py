@@ -12,7 +12,7 @@ from metalmark.backends.base import DeviceReport
 from metalmark.errors import UnsupportedError
 from metalmark.machine import apple, virtual
 from metalmark.model.plan import Device, DeviceKind
-from metalmark.model.record import Absent, DeviceMemory
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.scrub import scrub
 
 REASON_CHARS = 300

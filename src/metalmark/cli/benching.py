@@ -17,8 +17,9 @@ from metalmark.cli.tracking import Tracking
 from metalmark.cli.watching import make_watch
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Mode
-from metalmark.model.record import Failed, FailureKind, Record
+from metalmark.model.run import Failed, FailureKind
 from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.report.exports import comma_separated, json_text, markdown
 from metalmark.report.table import sweep_table
@@ -132,12 +133,12 @@ class Bench:
             click.echo(f"--strict: {line}", err=True)
         return 1 if flagged else exit_code(cells)
 
-    def _keeper(self, store: Store, records: list[Record]) -> Callable[[Record], None]:
+    def _keeper(self, store: Store, records: list[BenchRun]) -> Callable[[BenchRun], None]:
         keep = keeper(store, records)
         return keep if self._tracking is None else self._tracking.keeping(keep)
 
     def _print(
-        self, sweep: Sweep, records: list[Record], cells: list[Cell], notes: list[str], form: str | None
+        self, sweep: Sweep, records: list[BenchRun], cells: list[Cell], notes: list[str], form: str | None
     ) -> None:
         if form == "json":
             click.echo(json_text(records), nl=False)
@@ -158,10 +159,10 @@ class Bench:
             click.echo(text, err=True)
 
 
-def keeper(store: Store, records: list[Record]) -> Callable[[Record], None]:
+def keeper(store: Store, records: list[BenchRun]) -> Callable[[BenchRun], None]:
     """What is done with a record the moment its cell ends: a store that fails costs the sweep, never the record."""
 
-    def keep(record: Record) -> None:
+    def keep(record: BenchRun) -> None:
         records.append(record)
         try:
             store.add(record)

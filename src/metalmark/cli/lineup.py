@@ -15,9 +15,9 @@ from metalmark.cli.benching import BROKEN
 from metalmark.cli.training import Job, Train, begun, clear, new_folder
 from metalmark.errors import NotInstalledError
 from metalmark.model.plan import Device
-from metalmark.model.record import Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.model.sweep import new_id, now_utc
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.report.terminal import wide_console
 from metalmark.report.training_sides import print_sides
@@ -94,7 +94,7 @@ class SideBySide:
         broken = any(record.failure is not None and record.failure.kind in BROKEN for record in records)
         return 1 if broken or not trained else 0
 
-    def _one(self, job: Job, lineup: Lineup, number: int) -> TrainingRecord:
+    def _one(self, job: Job, lineup: Lineup, number: int) -> TrainingRun:
         request, record, folder = job
         plan, done = request.plan, ending(record.epochs, request.goal)
         name = f"[{number + 1} of {len(lineup.members)}] {plan.framework} on {plan.device}"
@@ -111,9 +111,9 @@ class SideBySide:
         except KeyboardInterrupt:  # between two sessions, or while one begins
             return msgspec.structs.replace(record, ending=Ending.INTERRUPTED)
 
-    def _nothing(self, folder: Path, records: list[TrainingRecord]) -> int:
+    def _nothing(self, folder: Path, records: list[TrainingRun]) -> int:
         """None of them can be trained here: bad input, of which nothing is left."""
-        said: dict[tuple[str, str], list[TrainingRecord]] = {}
+        said: dict[tuple[str, str], list[TrainingRun]] = {}
         for record in records:
             if record.failure is not None:
                 said.setdefault((record.failure.message, record.failure.hint), []).append(record)
@@ -159,9 +159,9 @@ def _folder_name(request: Request) -> str:
     return f"{request.plan.framework}-{request.plan.device}".replace(":", "-")
 
 
-def _absent(request: Request, why: Failed) -> TrainingRecord:
+def _absent(request: Request, why: Failed) -> TrainingRun:
     return msgspec.structs.replace(begun(request), ending=Ending.FAILED, failure=why)
 
 
-def _unsupported(record: TrainingRecord) -> bool:
+def _unsupported(record: TrainingRun) -> bool:
     return record.failure is not None and record.failure.kind is FailureKind.UNSUPPORTED

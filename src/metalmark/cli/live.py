@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from metalmark.cli.progress import Pace, plan_name, result_line
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.model.record import Record
 from metalmark.model.sweep import Sweep, now_utc
 from metalmark.runner.job import Progress
 from metalmark.scrub import printable
@@ -106,7 +106,7 @@ class BenchStatus(Keeping):
         self._phase, self._share, self._left = progress.phase, progress.done, self._pace.left()
         self._see(progress.at_s, self._samples / progress.step_s if progress.step_s else None)
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: BenchRun) -> None:
         self._pace.end(record)
         self._done, self._total, self._left = self._pace.done, self._pace.total, self._pace.left()
         self._lines.append(printable(f"{plan_name(record.plan)}: {result_line(record)}"))

@@ -12,8 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.model.record import Failed, Record
+from metalmark.model.run import Failed
 from metalmark.model.sweep import Sweep
 from metalmark.report.table import sweep_table
 from metalmark.report.terminal import render
@@ -35,7 +36,7 @@ class Display(Listener, Protocol):
     ) -> None: ...
 
 
-def make_display(sweep: Sweep, records: Sequence[Record], *, quiet: bool) -> Display:
+def make_display(sweep: Sweep, records: Sequence[BenchRun], *, quiet: bool) -> Display:
     if quiet:
         return Silent()
     return LiveTable(sweep, records) if sys.stderr.isatty() else Lines(sweep, records)
@@ -50,7 +51,7 @@ class Silent:
     def started(self, cell: int, repeat: int) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: Record) -> None: ...
+    def ended(self, record: BenchRun) -> None: ...
 
 
 class Pace:
@@ -66,7 +67,7 @@ class Pace:
     def start(self) -> None:
         self._began_s = time.monotonic()
 
-    def end(self, record: Record) -> None:
+    def end(self, record: BenchRun) -> None:
         self.done += 1
         if isinstance(record.outcome, Failed):
             self.total -= self._repeats - 1 - record.repeat  # a failed cell is not repeated
@@ -83,7 +84,7 @@ class Pace:
 class Lines(Silent):
     """For logs: one line when a run ends."""
 
-    def __init__(self, sweep: Sweep, records: Sequence[Record]) -> None:
+    def __init__(self, sweep: Sweep, records: Sequence[BenchRun]) -> None:
         self._sweep = sweep
         self._pace = Pace(sweep, len(records))
         self._cooling = False
@@ -97,7 +98,7 @@ class Lines(Silent):
         self._cooling = False
         self._pace.start()
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: BenchRun) -> None:
         self._pace.end(record)
         left = self._pace.left() if self._pace.done < self._pace.total else ""
         line = f"[{self._pace.done}/{self._pace.total}] {plan_name(record.plan)}: {result_line(record)}"
@@ -107,7 +108,7 @@ class Lines(Silent):
 class LiveTable(Silent):
     """For people: the table as it fills, what runs now, and how long it will still take."""
 
-    def __init__(self, sweep: Sweep, records: Sequence[Record]) -> None:
+    def __init__(self, sweep: Sweep, records: Sequence[BenchRun]) -> None:
         self._sweep = sweep
         self._records = list(records)
         self._pace = Pace(sweep, len(records))
@@ -145,7 +146,7 @@ class LiveTable(Silent):
     def sampling(self, sampler: Sampler) -> None:
         self._sampler = sampler
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: BenchRun) -> None:
         self._records.append(record)
         self._pace.end(record)
         self._draw()
@@ -175,7 +176,7 @@ def plan_name(plan: Plan) -> str:
     return f"{plan.workload} {plan.mode.value}{batch} {plan.framework} {plan.device}{changed}"
 
 
-def result_line(record: Record) -> str:
+def result_line(record: BenchRun) -> str:
     (cell,) = cells_of([record])
     failure = cell.failure
     if failure:

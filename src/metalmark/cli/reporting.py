@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.model.sweep import Sweep
-from metalmark.model.training import TrainingRecord
-from metalmark.model.watched import Watched
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
 from metalmark.report.content import Content
 from metalmark.results.ceilings import ceilings_of
 from metalmark.runner.job import write_whole
@@ -34,13 +34,13 @@ class Found:
     """What the words meant so far; each run once, however often it was named."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
-        self.trainings: dict[str, TrainingRecord] = {}
-        self.watched: dict[str, Watched] = {}
+        self.records: dict[str, BenchRun] = {}
+        self.trainings: dict[str, TrainingRun] = {}
+        self.watched: dict[str, WatchedRun] = {}
         self.sweeps: dict[str, None] = {}
         """Those asked for as a whole."""
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[BenchRun]) -> None:
         self.records.update((record.id, record) for record in records)
 
 

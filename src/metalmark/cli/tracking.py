@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from metalmark.model.record import Record
+    from metalmark.model.measurement import BenchRun
     from metalmark.track.courier import Parcel
     from metalmark.track.destination import Wish
     from metalmark.track.spool import Queue
@@ -59,11 +59,11 @@ class Tracking:
         self._trainings.append(tracker)
         return [tracker]
 
-    def keeping(self, keep: Callable[[Record], None]) -> Callable[[Record], None]:
+    def keeping(self, keep: Callable[[BenchRun], None]) -> Callable[[BenchRun], None]:
         """Keeps a measured cell and queues it. Nothing is sent before the last: it would disturb what is measured."""
         self._say_notes()
 
-        def both(record: Record) -> None:
+        def both(record: BenchRun) -> None:
             keep(record)
             if self._wish.destinations and not self._trouble:
                 self._queue(record)
@@ -88,7 +88,7 @@ class Tracking:
             click.echo(note, err=True)
         self._noted = True
 
-    def _queue(self, record: Record) -> None:
+    def _queue(self, record: BenchRun) -> None:
         from metalmark.track.records import spool_record
         from metalmark.track.story import stopped
 

@@ -19,9 +19,9 @@ from metalmark.cli.training_progress import make_display
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, StoreError, UsageError
 from metalmark.model.plan import Budget, Mode, Plan, Settings
-from metalmark.model.record import FailureKind
+from metalmark.model.run import FailureKind
 from metalmark.model.sweep import new_id, now_utc
-from metalmark.model.training import Ending, Goal, TrainingRecord
+from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.report.terminal import print_table, wide_console
 from metalmark.report.training_table import training_table
@@ -38,7 +38,7 @@ from metalmark.training.lineup import LINEUP, lineup_of
 
 EPOCHS = 5
 FOREVER_S = 1e9
-Job = tuple[Request, TrainingRecord, Path]
+Job = tuple[Request, TrainingRun, Path]
 
 
 class Train:
@@ -97,7 +97,7 @@ class Train:
             self.say(f"Training {request.id}: {len(done)} of {request.goal.epochs} epochs are done.")
         return request, msgspec.structs.replace(record, epochs=done), folder
 
-    def session(self, request: Request, record: TrainingRecord, folder: Path) -> TrainingRecord:
+    def session(self, request: Request, record: TrainingRun, folder: Path) -> TrainingRun:
         """Train, shown and listed, until it ends or is stopped."""
         with make_display(quiet=self._quiet) as display, TrainStatus(store_path(), request) as status:
             tracked = self._tracking.training(folder, request) if self._tracking is not None else []
@@ -108,7 +108,7 @@ class Train:
         """Who keeps `metalmark runs list` up to date."""
         return indexing(store_path(), folder, lineup=lineup_of(folder), say=self.say)
 
-    def run(self, request: Request, record: TrainingRecord, folder: Path) -> int:
+    def run(self, request: Request, record: TrainingRun, folder: Path) -> int:
         record = self.session(request, record, folder)
         if self._as_json:
             click.echo(msgspec.json.encode(record).decode())
@@ -178,8 +178,8 @@ def trainings_folder() -> Path:
     return store_path().parent / "trainings"
 
 
-def begun(request: Request) -> TrainingRecord:
-    return TrainingRecord(id=request.id, started_at=now_utc(), plan=request.plan, goal=request.goal)
+def begun(request: Request) -> TrainingRun:
+    return TrainingRun(id=request.id, started_at=now_utc(), plan=request.plan, goal=request.goal)
 
 
 def new_folder(out: str | None, workload: str, identifier: str) -> Path:
@@ -197,7 +197,7 @@ def new_folder(out: str | None, workload: str, identifier: str) -> Path:
     return folder.resolve()
 
 
-def clear(folder: Path, record: TrainingRecord) -> None:
+def clear(folder: Path, record: TrainingRun) -> None:
     """Bad input is no training: nothing of it is left to go on with."""
     for name in (JOB, RECORD):
         (folder / name).unlink(missing_ok=True)

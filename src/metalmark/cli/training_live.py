@@ -8,7 +8,7 @@ from pathlib import Path
 from metalmark.cli.live import EVERY_S, Keeping, samples_of
 from metalmark.cli.progress import plan_name
 from metalmark.cli.training_progress import Pace
-from metalmark.model.training import TrainingRecord
+from metalmark.model.training import TrainingRun
 from metalmark.report.training_table import summary
 from metalmark.store.live import Kind
 from metalmark.training.job import Request, TrainingProgress
@@ -26,7 +26,7 @@ class TrainStatus(Keeping):
 
     def __call__(self, event: Event) -> None:
         self._pace.hear(event)
-        if isinstance(event, TrainingRecord):
+        if isinstance(event, TrainingRun):
             self._done = len(event.epochs)
             return
         self._share = event.done

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.training_table import summary
 from metalmark.report.units import duration
 from metalmark.scrub import printable
@@ -53,7 +53,7 @@ class Pace:
         self._began_s = time.monotonic()
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, TrainingRecord):
+        if isinstance(event, TrainingRun):
             self.epochs = event.goal.epochs
         elif event.ended is not None:
             self._lengths.append(elapsed_s(event.ended) + event.ended.checkpoint_s)
@@ -111,7 +111,7 @@ class Bars(Silent):
 
     def __call__(self, event: Event) -> None:
         self._pace.hear(event)
-        if isinstance(event, TrainingRecord):
+        if isinstance(event, TrainingRun):
             if event.ending is Ending.RUNNING:
                 self._new("starting")
             return

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metalmark.cli.progress import Display, Lines, LiveTable
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.model.sweep import Sweep
 from metalmark.report.spark import spark
 from metalmark.report.units import figures, size
@@ -74,7 +74,7 @@ class History:
 class WatchTable(LiveTable):
     """The table that fills, and below it the run that is being measured."""
 
-    def __init__(self, sweep: Sweep, records: Sequence[Record]) -> None:
+    def __init__(self, sweep: Sweep, records: Sequence[BenchRun]) -> None:
         super().__init__(sweep, records)
         self._history: History | None = None
 
@@ -104,7 +104,7 @@ class WatchTable(LiveTable):
 class WatchLines(Lines):
     """For logs: a line every ten seconds."""
 
-    def __init__(self, sweep: Sweep, records: Sequence[Record]) -> None:
+    def __init__(self, sweep: Sweep, records: Sequence[BenchRun]) -> None:
         super().__init__(sweep, records)
         self._history: History | None = None
         self._said_s = 0.0
@@ -128,7 +128,7 @@ class WatchLines(Lines):
             print(f"{now_s - self._history.began_s:.0f} s: {latest}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def make_watch(sweep: Sweep, records: Sequence[Record]) -> Display:
+def make_watch(sweep: Sweep, records: Sequence[BenchRun]) -> Display:
     return WatchTable(sweep, records) if sys.stderr.isatty() else WatchLines(sweep, records)
 
 

@@ -22,7 +22,7 @@ from metalmark.doctor.scene import Scene
 from metalmark.errors import UsageError
 from metalmark.machine.mac_tools import COMMANDS, DISPLAYS
 from metalmark.machine.tools import Printed, ask_tool
-from metalmark.model.record import Absent, Telemetry
+from metalmark.model.run import Absent, Telemetry
 from metalmark.runner.job import write_whole
 from metalmark.store.personal import cleaned
 from metalmark.telemetry.sampler import Sampler

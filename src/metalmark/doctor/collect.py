@@ -17,7 +17,7 @@ from metalmark.doctor.together import Tell, ask_together
 from metalmark.machine.identity import Identity, read_identity
 from metalmark.machine.tools import run_tool
 from metalmark.model.plan import Settings
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.runner.ask import NoAnswer, ask
 
 QUIET_LIMIT_S = 4.0

@@ -14,7 +14,7 @@ from metalmark.machine.mac_state import parse_free_memory, parse_heat, parse_low
 from metalmark.machine.mac_tools import COMMANDS, SYSCTL_KEYS
 from metalmark.machine.tools import run_tool
 from metalmark.machine.words import to_count
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 Run = Callable[..., str | Absent]
 

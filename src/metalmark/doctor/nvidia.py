@@ -8,7 +8,7 @@ from pathlib import Path
 from metalmark.doctor.scene import Nvidia, NvidiaGpu
 from metalmark.machine.nvml import Nvml, with_nvml
 from metalmark.machine.words import to_count, to_name
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.scrub import scrub
 
 KERNEL_MODULE = Path("/proc/driver/nvidia/version")

@@ -8,7 +8,7 @@ from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.versions import at_least, release
 from metalmark.machine.cgroup import Limits
 from metalmark.machine.mac_state import Heat, Power
-from metalmark.model.record import Machine
+from metalmark.model.run import Machine
 from metalmark.runner.ask import NoAnswer
 
 

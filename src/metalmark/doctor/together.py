@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from metalmark.doctor.patience import REMIND_S
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.scrub import scrub
 
 Tell = Callable[[str, float, object], None]

@@ -13,7 +13,7 @@ import numpy as np
 from metalmark.errors import UsageError
 from metalmark.kit.base import Later, refuse_unless_scalar
 from metalmark.kit.frameworks import owner, unwrapped
-from metalmark.model.watched import Curve
+from metalmark.model.watch import Curve
 
 EVERY_S = 1.0
 """How often numbers are sorted into curves, many at a time. After a step the processor's caches are the step's: a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.model.watched import Stretch
+from metalmark.model.watch import Stretch
 
 MOST = 4096
 

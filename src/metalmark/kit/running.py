@@ -25,9 +25,9 @@ from metalmark.kit.sending import Sender
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
-from metalmark.model.record import Software
+from metalmark.model.run import Software
 from metalmark.model.sweep import new_id, now_utc
-from metalmark.model.watched import Ending, Pass, Value, Watched
+from metalmark.model.watch import Pass, Value, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
 from metalmark.store.place import store_path
@@ -52,7 +52,7 @@ def run(
     params: Mapping[str, Any] | None = None,
     hz: float | None = HZ,
     store: str | os.PathLike[str] | None = None,
-) -> Run:
+) -> RunRecorder:
     """`with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
 
     `track`: "mlflow", "mlflow=URI", "wandb", "wandb=offline", a Tracker, or several. `params`: what to remember of the
@@ -61,10 +61,10 @@ def run(
     """
     identifier = new_id()
     trackers = resolve(track, name, identifier)
-    return Run(name, trackers=trackers, params=dict(params or {}), hz=hz, store=store, identifier=identifier)
+    return RunRecorder(name, trackers=trackers, params=dict(params or {}), hz=hz, store=store, identifier=identifier)
 
 
-class Run:
+class RunRecorder:
     """`watch` and `log` never wait for the device: times are the host's, and a device's numbers are read later."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Run:
             raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
         self.id = identifier or new_id()
         self.name = name
-        self.result: Watched | None = None
+        self.result: WatchedRun | None = None
         """What the run left, once its `with` block has ended."""
         self._params = {str(key): _plain(value) for key, value in params.items()}
         self._trackers = trackers
@@ -141,12 +141,16 @@ class Run:
         notes = [*self._read_the_rest(), *filter(None, (gap.note, self._sleepy))]
         notes += [f"{name} was not finite from step {step} on" for name, step in self._ledger.not_finite.items()]
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        self.result = Watched(
+        self.result = WatchedRun(
             id=self.id,
             name=scrub(self.name),
             started_at=self._started_at,
             elapsed_s=elapsed_s,
-            ended=Ending.INTERRUPTED if interrupted else Ending.COMPLETED if error is None else Ending.FAILED,
+            ended=WatchEnding.INTERRUPTED
+            if interrupted
+            else WatchEnding.COMPLETED
+            if error is None
+            else WatchEnding.FAILED,
             error="" if error is None else scrub(f"{type(error).__name__}: {error}")[:2000],
             params=self._params,
             machine=identify(),
@@ -180,7 +184,7 @@ class Run:
             return [scrub(f"the last logged numbers could not be read: {type(error).__name__}: {error}")[:500]]
         return []
 
-    def _finish_trackers(self, result: Watched) -> list[str]:
+    def _finish_trackers(self, result: WatchedRun) -> list[str]:
         if not self._senders:
             return []
         with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
@@ -191,7 +195,7 @@ class Run:
             warnings.warn(f"metalmark: {trouble}", stacklevel=3)
         return troubles
 
-    def _keep(self, result: Watched) -> None:
+    def _keep(self, result: WatchedRun) -> None:
         """A store that fails must not take the user's finished training with it."""
         try:
             with WatchedStore(self._store) as store:
@@ -209,7 +213,7 @@ class Run:
 class Watching(Generic[Item]):
     """A loader that is timed from outside; as long as the loader is, for progress bars."""
 
-    def __init__(self, run: Run, loader: Iterable[Item], loop: str) -> None:
+    def __init__(self, run: RunRecorder, loader: Iterable[Item], loop: str) -> None:
         self._run, self._loader, self._loop = run, loader, loop
 
     def __len__(self) -> int:
@@ -260,7 +264,7 @@ class Watching(Generic[Item]):
             )
 
 
-def summary(run: Watched) -> str:
+def summary(run: WatchedRun) -> str:
     parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
     for loop, stretches in run.stretches.items():
         share = run.input_wait_share(loop)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 
-from metalmark.model.watched import Value
+from metalmark.model.watch import Value
 from metalmark.scrub import scrub
 from metalmark.track.base import Tracker
 

@@ -13,8 +13,9 @@ from metalmark.backends.base import Session
 from metalmark.errors import UsageError
 from metalmark.kit.arrays import synchronize, to_numpy
 from metalmark.kit.frameworks import owner
+from metalmark.model.measurement import Block, Measurement
 from metalmark.model.plan import Budget
-from metalmark.model.record import Absent, Block, DeviceMemory, Measurement
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.runner.loop import Clock
 from metalmark.stats.summary import Interval, median, median_interval
 

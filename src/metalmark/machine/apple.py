@@ -9,7 +9,7 @@ from functools import cache
 from metalmark.machine.mac_tools import DISPLAYS, LEVELS, SYSCTL
 from metalmark.machine.tools import run_tool
 from metalmark.machine.words import to_count, to_name
-from metalmark.model.record import Absent, Gpu
+from metalmark.model.run import Absent, Gpu
 
 _UNREADABLE = Absent("its answer can't be read: there is no list of GPUs in it")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")

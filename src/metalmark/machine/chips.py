@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Peak
+from metalmark.model.run import Absent, Peak
 
 FILE = Path(__file__).with_name("chips.csv")
 

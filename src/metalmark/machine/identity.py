@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metalmark.machine import apple, chips, cpu, features, nvidia, python, virtual
 from metalmark.machine.cgroup import limits
 from metalmark.machine.words import to_count, to_name
-from metalmark.model.record import Absent, Gpu, Machine
+from metalmark.model.run import Absent, Gpu, Machine
 
 
 class Identity(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metalmark.machine.nvml import Nvml, with_nvml
 from metalmark.machine.words import to_count, to_name
-from metalmark.model.record import Absent, Gpu
+from metalmark.model.run import Absent, Gpu
 
 
 def read_gpus() -> tuple[Gpu, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 T = TypeVar("T")
 

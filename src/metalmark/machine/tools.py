@@ -16,7 +16,7 @@ from typing import IO
 from msgspec import Struct
 
 from metalmark.machine.processes import signal_group
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.scrub import scrub
 
 # The second: a shell set up for old programs makes macOS tell every tool that it is version 10.16.

@@ -1,117 +1,131 @@
-"""Records to and from JSON: checked on the way in, upgraded when old, refused by name when newer."""
+"""Runs to and from JSON: checked when read, upgraded when old, refused by name when newer than this Metalmark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from metalmark.errors import FormatError
-from metalmark.model.record import SCHEMA, Record
-from metalmark.model.versioned import refuse_newer
+from metalmark.model.measurement import BenchRun
+from metalmark.model.run import SCHEMA, Run, RunKind
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
 
 FORMAT = "metalmark-records"
-MOST_BYTES = 512 << 20
+MAKE_ONE = "Make one with `metalmark runs export -o FILE`."
 
-Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
-UPGRADES: dict[int, Upgrade] = {}
-"""From schema N to N + 1. None yet: 1 is the first."""
+AnyRun = BenchRun | TrainingRun | WatchedRun
+TYPES: dict[str, type[BenchRun] | type[TrainingRun] | type[WatchedRun]] = {
+    RunKind.BENCH: BenchRun,
+    RunKind.TRAINING: TrainingRun,
+    RunKind.WATCH: WatchedRun,
+}
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What msgspec raises for bytes that are not the structure asked for."""
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
+T = TypeVar("T")
+R = TypeVar("R", bound=Run)
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of records as `runs export` writes it."""
+    """A file of runs as `runs export` writes it."""
 
     format: str
     schema: int
     records: list[msgspec.Raw]
 
 
-class Shown(Export, frozen=True, kw_only=True):
-    """... with what a program would else derive itself, by record; a reader of records passes over it."""
+class DerivedExport(Export, frozen=True, kw_only=True):
+    """An export with the figures that a program would otherwise derive itself, by run; a reader of runs ignores them."""
 
     derived: dict[str, Any]
 
 
-def encode(record: Record) -> bytes:
-    return _encoder.encode(record)
+class _Head(msgspec.Struct):
+    """What is read before anything else is believed. A structure without a number is of the first schema."""
+
+    schema: int = 1
+    kind: str = ""
 
 
-def decode(data: bytes | msgspec.Raw, *, source: str = "record") -> Record:
-    """A Record from JSON of this schema or an older one."""
-    raw = bytes(data)
-    schema = _schema_of(raw, source)
-    try:
-        if schema == SCHEMA:
-            return _decoder.decode(raw)
-        document = msgspec.json.decode(raw)
-        for version in range(schema, SCHEMA):
-            document = UPGRADES[version](document)
-        return msgspec.convert({**document, "schema": SCHEMA}, Record)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, KeyError, TypeError) as error:
+def encode(run: Run) -> bytes:
+    return msgspec.json.encode(run)
+
+
+def decode(data: bytes | msgspec.Raw, *, source: str = "run") -> AnyRun:
+    """Read a run of any kind, of this schema or an older one. The first schema named no kind for bench runs."""
+    kind = _head(bytes(data), source).kind or RunKind.BENCH
+    if kind not in TYPES:
         raise FormatError(
-            f"{source} is not a Metalmark record: {error}.",
-            hint="`metalmark schema` prints what a record looks like.",
-        ) from error
+            f"{source} is a run of the kind {kind[:40]!r}, which this Metalmark does not know.",
+            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+        )
+    return decode_as(data, TYPES[kind], source=source)
 
 
-def encode_export(records: list[Record], derived: dict[str, Any] | None = None) -> bytes:
-    raw = [msgspec.Raw(encode(record)) for record in records]
+def decode_as(data: bytes | msgspec.Raw, kind: type[R], *, source: str) -> R:
+    """Read a run whose kind is known: the first schema did not write it down."""
+    raw = bytes(data)
+    head = _head(raw, source)
+    if head.schema < 1:
+        raise FormatError(f"{source} has schema {head.schema}, which never existed.")
+    try:
+        run = msgspec.json.decode(raw, type=kind)
+    except UNREADABLE as error:
+        raise _not_a_run(source, error) from error
+    return run if run.schema == SCHEMA else msgspec.structs.replace(run, schema=SCHEMA)
+
+
+def encode_export(runs: Sequence[Run], derived: dict[str, Any] | None = None) -> bytes:
+    raw = [msgspec.Raw(encode(run)) for run in runs]
     export = Export(format=FORMAT, schema=SCHEMA, records=raw)
     if derived is not None:
-        export = Shown(format=FORMAT, schema=SCHEMA, records=raw, derived=derived)
-    return msgspec.json.format(_encoder.encode(export), indent=1) + b"\n"
+        export = DerivedExport(format=FORMAT, schema=SCHEMA, records=raw, derived=derived)
+    return msgspec.json.format(msgspec.json.encode(export), indent=1) + b"\n"
 
 
-def decode_export(data: bytes, *, source: str) -> list[Record]:
+def decode_export(data: bytes, *, source: str) -> list[AnyRun]:
     try:
         export = msgspec.json.decode(data, type=Export)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(
-            f"{source} is not an export of Metalmark: {error}.",
-            hint="Make one with `metalmark runs export -o FILE`.",
-        ) from error
+    except UNREADABLE as error:
+        raise FormatError(f"{source} is not an export of Metalmark: {error}.", hint=MAKE_ONE) from error
     if export.format != FORMAT:
-        raise FormatError(
-            f"{source} has the format {export.format[:40]!r}, not {FORMAT!r}.",
-            hint="Make one with `metalmark runs export -o FILE`.",
-        )
+        raise FormatError(f"{source} has the format {export.format[:40]!r}, not {FORMAT!r}.", hint=MAKE_ONE)
     refuse_newer(export.schema, SCHEMA, source)
     return [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(export.records)]
 
 
-def read_export(name: str) -> list[Record]:
-    path = Path(name)
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise FormatError(f"{name} is larger than {MOST_BYTES >> 20} MiB.", hint="Export fewer runs at a time.")
-        data = path.read_bytes()
-    except OSError as error:
-        raise FormatError(f"{name} can't be read: {error.strerror}.", hint="Name a file of `runs export`.") from error
-    return decode_export(data, source=name)
+def decode_versioned(data: bytes, kind: type[T], *, newest: int, source: str) -> T:
+    """Read a structure with a schema number. What is not one raises msgspec's own error: what to say then depends on
+    whose file it is."""
+    refuse_newer(msgspec.json.decode(data, type=_Head).schema, newest, source)
+    return msgspec.json.decode(data, type=kind)
+
+
+def refuse_newer(schema: int, newest: int, source: str) -> None:
+    if schema > newest:
+        raise FormatError(
+            f"{source} has schema {schema}; this Metalmark reads up to {newest}.",
+            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+        )
 
 
 def json_schema() -> dict[str, Any]:
-    return msgspec.json.schema(Record)
+    return msgspec.json.schema(AnyRun)
 
 
-class _Versioned(msgspec.Struct):
-    schema: int
-
-
-def _schema_of(raw: bytes, source: str) -> int:
+def _head(raw: bytes, source: str) -> _Head:
     try:
-        schema = msgspec.json.decode(raw, type=_Versioned).schema
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(
-            f"{source} is not a Metalmark record: {error}.",
-            hint="`metalmark schema` prints what a record looks like.",
-        ) from error
-    refuse_newer(schema, SCHEMA, source)
-    if schema < 1:
-        raise FormatError(f"{source} has schema {schema}, which never existed.")
-    return schema
+        head = msgspec.json.decode(raw, type=_Head)
+    except UNREADABLE as error:
+        raise _not_a_run(source, error) from error
+    refuse_newer(head.schema, SCHEMA, source)
+    return head
+
+
+def _not_a_run(source: str, error: Exception) -> FormatError:
+    return FormatError(
+        f"{source} is not a Metalmark run: {error}.", hint="`metalmark schema` prints what a run looks like."
+    )

@@ -113,6 +113,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     workload_digest: str = ""
     """SHA-256 of the user's own file; empty for a built-in, whose version is Metalmark's."""
 
+    @property
+    def label(self) -> str:
+        """The cell in the words of a table: "mnist-mlp training batch 32 torch cpu compile on"."""
+        batch = f" batch {self.params['batch_size']}" if "batch_size" in self.params else ""
+        changed = "".join(f" {name} {value}" for name, value in self.settings.changed().items())
+        return f"{self.workload} {self.mode.value}{batch} {self.framework} {self.device}{changed}"
+
 
 DEFAULT_SETTINGS = Settings()
 

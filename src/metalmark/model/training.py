@@ -1,7 +1,6 @@
-"""What a training was and gave: TrainingRecord = Plan + Goal + curve + Sessions + how it ended. Pure data.
+"""TrainingRun: a workload trained to its accuracy, over one or more sessions. Pure data.
 
-Raw figures are kept; rates, bests and joules are derived when shown (`derived.py`). SCHEMA goes up whenever an old
-reader would misread a new record.
+Raw figures are kept; rates, best epochs and joules are derived when shown (`training/derived.py`).
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from metalmark.model.plan import Plan, PositiveInt
-from metalmark.model.record import (
+from metalmark.model.run import (
     Absent,
     Count,
     DeviceMemory,
     Failed,
-    Identifier,
+    Header,
     Machine,
+    Run,
+    RunKind,
     Seconds,
     Software,
     Telemetry,
 )
-
-SCHEMA = 1
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -75,7 +74,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
     """Writing the checkpoint of the epoch before; outside the three parts."""
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class TrainingSession(Struct, frozen=True, kw_only=True):
     """One process's share of a training; a resumed one has several."""
 
     started_at: str
@@ -95,7 +94,7 @@ class Ending(StrEnum):
     FAILED = "failed"
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class TrainingSetup(Struct, frozen=True, kw_only=True):
     """What the worker found: where it runs, on what."""
 
     placed_on: str
@@ -112,17 +111,38 @@ class Setting(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class TrainingRecord(Struct, frozen=True, kw_only=True):
-    schema: int = SCHEMA
-    id: Identifier
-    started_at: str
+class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
+    sweep: str = ""
+    """The trainings that one command made; empty for one by itself."""
+    cell: Count = 0
+    repeat: Count = 0
     plan: Plan
     goal: Goal
     ending: Ending = Ending.RUNNING
     failure: Failed | None = None
-    setting: Setting | None = None
+    setting: TrainingSetup | None = None
     """None: it failed before that was known."""
     epochs: tuple[Epoch, ...] = ()
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[TrainingSession, ...] = ()
     memory: DeviceMemory | None = None
     """Of the device at the end of training; None where it did not come to that."""
+
+    @property
+    def header(self) -> Header:
+        last = self.sessions[-1] if self.sessions else None
+        return Header(
+            id=self.id,
+            kind=RunKind.TRAINING,
+            label=self.plan.label,
+            started_at=self.started_at,
+            sweep=self.sweep,
+            ending=self._ending(),
+            machine=last.machine if last else None,
+            software=last.software if last else None,
+            telemetry=last.telemetry if last else None,
+        )
+
+    def _ending(self) -> str:
+        if self.failure is not None:
+            return self.failure.kind.value
+        return self.ending.value if self.sessions else "not begun"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.report.table import Table
 from metalmark.report.units import figures, seconds
 from metalmark.results.comparison import Comparison, Figures, Ratio, Row

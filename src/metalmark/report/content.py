@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.model.record import Machine, Record
-from metalmark.model.training import TrainingRecord
-from metalmark.model.watched import Watched
+from metalmark.model.run import Machine
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    records: tuple[Record, ...] = ()
-    trainings: tuple[TrainingRecord, ...] = ()
-    watched: tuple[Watched, ...] = ()
+    records: tuple[BenchRun, ...] = ()
+    trainings: tuple[TrainingRun, ...] = ()
+    watched: tuple[WatchedRun, ...] = ()
     plans: tuple[Plan, ...] = ()
     """Of the sweeps that were asked for as a whole: what has no record yet is said."""
     left_out: tuple[str, ...] = ()

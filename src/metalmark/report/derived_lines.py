@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from metalmark.model.record import Absent, Record
+from metalmark.model.measurement import BenchRun
+from metalmark.model.run import Absent
 from metalmark.report.units import figures, share, size
 from metalmark.results.ceilings import Ceilings, share_of_ceiling
 from metalmark.results.derived import Cost, Derived, derive
 
 
-def derived_lines(record: Record, ceilings: Ceilings) -> list[str]:
+def derived_lines(record: BenchRun, ceilings: Ceilings) -> list[str]:
     derived = derive(record)
     if derived is None:
         return []
@@ -30,7 +31,7 @@ def _flops(derived: Derived) -> str:
     return f"about {figures(rate / 1e9)} GFLOP/s, by an analytic count of the model's work"
 
 
-def _ceiling(record: Record, derived: Derived, ceilings: Ceilings) -> list[str]:
+def _ceiling(record: BenchRun, derived: Derived, ceilings: Ceilings) -> list[str]:
     if isinstance(derived.flops_per_s, Absent):
         return []
     found = share_of_ceiling(record, derived.flops_per_s, ceilings)

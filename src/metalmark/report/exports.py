@@ -7,8 +7,8 @@ import io
 from collections.abc import Callable, Sequence
 
 from metalmark.model.codec import encode_export
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import word
-from metalmark.model.record import Record
 from metalmark.report.table import Table
 from metalmark.results.cells import Cell
 from metalmark.results.derived import Cost, Derived, Utilisation, derive
@@ -89,7 +89,7 @@ def _feed(cell: Cell) -> list[object]:
     return [cell.plan.feed.value, *ahead, cell.waiting_share]
 
 
-def json_text(records: Sequence[Record]) -> str:
+def json_text(records: Sequence[BenchRun]) -> str:
     """With each record's derived figures beside the records, where nobody takes them for readings."""
     derived = {record.id: derive(record) for record in records}
     return encode_export(list(records), {name: figures for name, figures in derived.items() if figures}).decode()

@@ -10,7 +10,7 @@ import msgspec
 
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.codec import FORMAT, encode
-from metalmark.model.record import SCHEMA
+from metalmark.model.run import SCHEMA
 from metalmark.report.content import Content
 from metalmark.report.exports import comma_separated, escaped, markdown, spreadsheet
 from metalmark.report.html.facts import machine_facts

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from metalmark.model.measurement import BenchRun, Block, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Absent, Block, Completed, Record
-from metalmark.model.training import TrainingRecord
+from metalmark.model.run import Absent
+from metalmark.model.training import TrainingRun
 
 Row = dict[str, object]
 
@@ -38,7 +39,7 @@ EPOCHS: dict[str, str] = {
 }  # fmt: skip
 
 
-def block_rows(records: Iterable[Record]) -> Iterator[Row]:
+def block_rows(records: Iterable[BenchRun]) -> Iterator[Row]:
     for record in records:
         run = record.outcome
         lead = _lead(record)
@@ -56,7 +57,7 @@ def block_rows(records: Iterable[Record]) -> Iterator[Row]:
                 yield {**_empty(BLOCKS), **lead, **figures}
 
 
-def epoch_rows(records: Iterable[TrainingRecord]) -> Iterator[Row]:
+def epoch_rows(records: Iterable[TrainingRun]) -> Iterator[Row]:
     for record in records:
         plan = record.plan
         lead: Row = {
@@ -72,7 +73,7 @@ def epoch_rows(records: Iterable[TrainingRecord]) -> Iterator[Row]:
             yield {**_empty(EPOCHS), **lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5)}
 
 
-def _lead(record: Record) -> Row:
+def _lead(record: BenchRun) -> Row:
     plan = record.plan
     return {
         **_plan(plan), "run": record.id, "sweep": record.sweep, "cell": record.cell, "repeat": record.repeat,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.model.record import Absent, Completed, Failed, Record
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent, Failed
 from metalmark.report.derived_lines import derived_lines
 from metalmark.report.units import figures, seconds, share, size
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
@@ -15,7 +16,7 @@ MOST = 12
 """More records than this are a sweep to look at in the table, not one by one."""
 
 
-def record_page(records: Sequence[Record], ceilings: Ceilings = NO_CEILINGS) -> str:
+def record_page(records: Sequence[BenchRun], ceilings: Ceilings = NO_CEILINGS) -> str:
     lines: list[str] = []
     machines = dict.fromkeys(_machine(record) for record in records)
     lines += [f"machine: {machine}" for machine in machines]
@@ -31,13 +32,13 @@ def record_page(records: Sequence[Record], ceilings: Ceilings = NO_CEILINGS) -> 
     return printable("\n".join(lines))
 
 
-def _machine(record: Record) -> str:
+def _machine(record: BenchRun) -> str:
     machine = record.machine
     gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
     return f"{machine.chip}, {machine.usable_cores} cores usable, {size(machine.memory_bytes)}{gpus}, {machine.os}"
 
 
-def _record(record: Record, ceilings: Ceilings) -> list[str]:
+def _record(record: BenchRun, ceilings: Ceilings) -> list[str]:
     plan = record.plan
     lines = [
         f"record {record.id}: {plan.workload} {plan.mode.value} on {plan.framework} {plan.device}, "
@@ -74,7 +75,7 @@ def _failed(failure: Failed) -> list[str]:
     return lines + [f"    | {line}" for line in failure.detail.splitlines()[-15:]]
 
 
-def _telemetry(record: Record) -> list[str]:
+def _telemetry(record: BenchRun) -> list[str]:
     run = record.outcome
     assert isinstance(run, Completed)
     begin, end = run.phases.measure_s, run.phases.end_s

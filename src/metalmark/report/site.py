@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.results.leaderboard import board_of
 from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
@@ -59,10 +59,10 @@ def write_site(bundles: Sequence[Path], out: Path) -> Site:
     return Site(pages=tuple(pages), records=count, machines=len(board.machines), refused=refused)
 
 
-def _gather(bundles: Sequence[Path]) -> tuple[list[list[Record]], dict[str, str]]:
+def _gather(bundles: Sequence[Path]) -> tuple[list[list[BenchRun]], dict[str, str]]:
     """What each bundle adds to those before it, and why some add nothing."""
-    gathered: list[list[Record]] = []
-    held: dict[str, Record] = {}
+    gathered: list[list[BenchRun]] = []
+    held: dict[str, BenchRun] = {}
     refused: dict[str, str] = {}
     for path in bundles:
         try:

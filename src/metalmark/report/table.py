@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metalmark.model.plan import Feed, Plan, word
-from metalmark.model.record import Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.report.units import figures, seconds, share, size
 from metalmark.results.cells import Cell, varying
 

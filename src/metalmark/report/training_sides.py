@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from metalmark.model.record import Absent
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.run import Absent
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.spark import spark
 from metalmark.report.table import Table
 from metalmark.report.terminal import print_table
@@ -24,7 +24,7 @@ WHOLE = {Ending.EPOCHS.value, Ending.TARGET.value, Ending.PATIENCE.value}
 Figure = Callable[[Side], str]
 
 
-def print_sides(records: Sequence[TrainingRecord], console: Console) -> None:
+def print_sides(records: Sequence[TrainingRun], console: Console) -> None:
     """As many to a table as the console is wide; then the notes and the curves of all."""
     sides = sides_of(records)
     tables = side_tables(records, columns=console.width)
@@ -36,7 +36,7 @@ def print_sides(records: Sequence[TrainingRecord], console: Console) -> None:
         console.print(Text(printable(line)), soft_wrap=True)
 
 
-def side_tables(records: Sequence[TrainingRecord], *, columns: int) -> list[Table]:
+def side_tables(records: Sequence[TrainingRun], *, columns: int) -> list[Table]:
     """Figures that none of them has are left out: the notes give the reason."""
     sides = sides_of(records)
     rows = [(name, [show(side) for side in sides]) for name, show in FIGURES.items()]
@@ -55,7 +55,7 @@ def side_tables(records: Sequence[TrainingRecord], *, columns: int) -> list[Tabl
     ]
 
 
-def side_notes(records: Sequence[TrainingRecord], sides: Sequence[Side]) -> Iterator[str]:
+def side_notes(records: Sequence[TrainingRun], sides: Sequence[Side]) -> Iterator[str]:
     for side in sides:
         if side.state not in WHOLE:
             yield f"{side.label}: {side.state}.{f' {side.reason}' if side.reason else ''}"
@@ -140,7 +140,7 @@ def _absences(sides: Sequence[Side]) -> Iterator[str]:
             yield f"{NAMES[what]} unknown on {', '.join(who)}: {reason}."
 
 
-def _caption(records: Sequence[TrainingRecord]) -> str:
+def _caption(records: Sequence[TrainingRun]) -> str:
     plan = records[0].plan
     settings = plan.settings.changed()
     same = {name: value for name, value in settings.items() if all(_has(record, name, value) for record in records)}
@@ -156,7 +156,7 @@ def _caption(records: Sequence[TrainingRecord]) -> str:
     return "".join(parts)
 
 
-def _has(record: TrainingRecord, name: str, value: str) -> bool:
+def _has(record: TrainingRun, name: str, value: str) -> bool:
     return record.plan.settings.changed().get(name) == value
 
 

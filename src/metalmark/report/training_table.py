@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import compress
 
-from metalmark.model.record import Absent
-from metalmark.model.training import Ending, Epoch, TrainingRecord
+from metalmark.model.run import Absent
+from metalmark.model.training import Ending, Epoch, TrainingRun
 from metalmark.report.table import Table
 from metalmark.report.units import duration, figures, seconds
 from metalmark.training.derived import best, elapsed_s, joules, reached, samples_s
@@ -20,7 +20,7 @@ NARROW = {"top-5", "rate", "validation"}
 """Left out on a terminal under WIDE columns: cut figures are worse than fewer."""
 
 
-def training_table(record: TrainingRecord, *, columns: int = WIDE) -> Table:
+def training_table(record: TrainingRun, *, columns: int = WIDE) -> Table:
     top = best(record.epochs)
     rows = (_row(epoch, best=epoch is top) for epoch in record.epochs)
     shown = [columns >= WIDE or header not in NARROW for header in HEADERS]
@@ -62,7 +62,7 @@ def _row(epoch: Epoch, *, best: bool) -> tuple[str, ...]:
     )
 
 
-def _caption(record: TrainingRecord) -> str:
+def _caption(record: TrainingRun) -> str:
     plan = record.plan
     where = f"{plan.framework} {plan.device}"
     if record.setting is not None:
@@ -71,7 +71,7 @@ def _caption(record: TrainingRecord) -> str:
     return f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}"
 
 
-def _notes(record: TrainingRecord) -> list[str]:
+def _notes(record: TrainingRun) -> list[str]:
     notes = []
     setting, top = record.setting, best(record.epochs)
     if setting is not None:
@@ -97,7 +97,7 @@ def _notes(record: TrainingRecord) -> list[str]:
     return [*notes, *(setting.notes if setting is not None else ())]
 
 
-def _target(record: TrainingRecord) -> list[str]:
+def _target(record: TrainingRun) -> list[str]:
     wanted = record.goal.target_accuracy
     if wanted is None:
         return []

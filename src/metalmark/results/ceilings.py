@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Completed, Record
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent
 from metalmark.results.cells import cells_of
 from metalmark.workloads.ceiling import COPY, MATMUL, copied_bytes
 
@@ -31,7 +32,7 @@ class Ceilings(Struct, frozen=True):
 NO_CEILINGS = Ceilings({}, {})
 
 
-def key_of(record: Record, run: Completed) -> Key:
+def key_of(record: BenchRun, run: Completed) -> Key:
     plan = record.plan
     return Key(
         chip=record.machine.chip,
@@ -44,7 +45,7 @@ def key_of(record: Record, run: Completed) -> Key:
     )
 
 
-def ceilings_of(records: Iterable[Record]) -> Ceilings:
+def ceilings_of(records: Iterable[BenchRun]) -> Ceilings:
     """The newest of each kind; records of anything else are passed over."""
     found = Ceilings({}, {})
     for record in sorted(records, key=lambda record: record.started_at):
@@ -59,7 +60,7 @@ def ceilings_of(records: Iterable[Record]) -> Ceilings:
     return found
 
 
-def share_of_ceiling(record: Record, flops_per_s: float, ceilings: Ceilings) -> tuple[float, float] | Absent:
+def share_of_ceiling(record: BenchRun, flops_per_s: float, ceilings: Ceilings) -> tuple[float, float] | Absent:
     """The ceiling, and the share of it that these FLOP/s are."""
     run, plan = record.outcome, record.plan
     assert isinstance(run, Completed)

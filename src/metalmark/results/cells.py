@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import DeviceKind, Plan
-from metalmark.model.record import Completed, Failed, Record
+from metalmark.model.run import Failed
 from metalmark.stats.summary import Interval, median, samples_per_second, step_interval
 
 OPEN_KINDS = {DeviceKind.GPU, DeviceKind.ANY}
@@ -15,7 +16,7 @@ OPEN_KINDS = {DeviceKind.GPU, DeviceKind.ANY}
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     plan: Plan
-    records: tuple[Record, ...]
+    records: tuple[BenchRun, ...]
 
     @property
     def failure(self) -> Failed | None:
@@ -94,9 +95,9 @@ class Cell:
         return f"{asked} → {', '.join(ran)}" if ran and self.plan.device.kind in OPEN_KINDS else asked
 
 
-def cells_of(records: Iterable[Record]) -> list[Cell]:
+def cells_of(records: Iterable[BenchRun]) -> list[Cell]:
     """One Cell for each cell of each sweep, in their order; interrupted tries give way to finished ones."""
-    groups: dict[tuple[str, int], dict[int, Record]] = {}
+    groups: dict[tuple[str, int], dict[int, BenchRun]] = {}
     for record in records:
         repeats = groups.setdefault((record.sweep, record.cell), {})
         held = repeats.get(record.repeat)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.results.measured import Keys, Measured
 from metalmark.results.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Verdict, difference, geometric_mean, typical

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Completed, Machine, Record, Telemetry
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent, Machine, Telemetry
 from metalmark.runner.flags.growing import memory_growth
 from metalmark.stats.drift import drift
 from metalmark.stats.summary import median
@@ -65,7 +66,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     """Step time at the run's end over that at its beginning."""
 
 
-def derive(record: Record) -> Derived | None:
+def derive(record: BenchRun) -> Derived | None:
     """None of a run that failed."""
     run = record.outcome
     if not isinstance(run, Completed):

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Machine, Record
+from metalmark.model.measurement import BenchRun
+from metalmark.model.run import Absent, Machine
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import MAY_LACK, shown
 from metalmark.stats.summary import Interval, median, step_interval
@@ -68,7 +69,7 @@ class Board(Struct, frozen=True, kw_only=True):
     """By what they are called: those of one kind are one, whoever's they are."""
 
 
-def board_of(bundles: Iterable[Sequence[Record]]) -> Board:
+def board_of(bundles: Iterable[Sequence[BenchRun]]) -> Board:
     cells: list[tuple[str, Measured]] = []
     machines: dict[str, dict[str, Machine]] = {}
     # A bundle may claim the sweep of another: what it says of that cell is a process more, and takes nobody's place.

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan, word
-from metalmark.model.record import Absent, Failed, FailureKind, Record
+from metalmark.model.run import Absent, Failed, FailureKind
 from metalmark.results.cells import Cell, cells_of
 from metalmark.results.derived import Cost, derive
 from metalmark.results.retype import bench_command
@@ -62,7 +63,7 @@ class Measured(Struct, frozen=True, kw_only=True):
         return f"{self.what['workload']} {mode} on {self.how.get('framework', '?')} {self.how.get('device', '?')}"
 
 
-def measured_of(records: Iterable[Record]) -> list[Measured]:
+def measured_of(records: Iterable[BenchRun]) -> list[Measured]:
     """Records of the same plan, machine and versions are one cell, whichever sweep each came from: more processes."""
     groups: dict[tuple[tuple[tuple[str, str], ...], ...], list[Cell]] = {}
     for cell in cells_of(records):
@@ -71,14 +72,14 @@ def measured_of(records: Iterable[Record]) -> list[Measured]:
     return [_measured(Cell(plan=cells[0].plan, records=_settled(cells))) for cells in groups.values()]
 
 
-def _settled(cells: Sequence[Cell]) -> tuple[Record, ...]:
+def _settled(cells: Sequence[Cell]) -> tuple[BenchRun, ...]:
     """Without what Ctrl-C stopped, where anything came to its end: it says nothing of the cell."""
     every = [record for cell in cells for record in cell.records]
     ended = [record for record in every if not _interrupted(record)]
     return tuple(ended or every)
 
 
-def _interrupted(record: Record) -> bool:
+def _interrupted(record: BenchRun) -> bool:
     return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from metalmark.errors import UsageError
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.results.comparison import Comparison, compare
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import Side, shown
@@ -21,10 +21,10 @@ SPLIT = "metalmark compare last --by framework"
 PLAIN = {"framework", "device", "dtype", "machine"}
 TWO = f"Name two runs (`metalmark runs list`), or compare inside of one: {SPLIT}"
 
-Reader = Callable[[str, Store], list[Record]]
+Reader = Callable[[str, Store], list[BenchRun]]
 
 
-def stored(word: str, store: Store) -> list[Record]:
+def stored(word: str, store: Store) -> list[BenchRun]:
     """A word's records, from the store alone: what a page may ask for."""
     found = store.find([word])
     if word == "last" or any(record.sweep == word.lower() for record in found):
@@ -34,7 +34,7 @@ def stored(word: str, store: Store) -> list[Record]:
     return [record for sweep, cell in cells for record in store.of_sweep(sweep, cell)]
 
 
-def stored_or_file(word: str, store: Store) -> list[Record]:
+def stored_or_file(word: str, store: Store) -> list[BenchRun]:
     """... or from a file that the user names."""
     if Path(word).is_file() or "/" in word or word.endswith(".json"):
         return read_file(word).records
@@ -81,7 +81,7 @@ def compare_sides(
     return found, refused
 
 
-def _refuse_shared(records: dict[str, list[Record]]) -> None:
+def _refuse_shared(records: dict[str, list[BenchRun]]) -> None:
     seen: dict[str, str] = {}
     for word, found in records.items():
         if word != PUBLISHED and not found:

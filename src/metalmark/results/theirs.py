@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.results.measured import Measured
 from metalmark.results.published import METRICS, STEPS, Figure, published
 

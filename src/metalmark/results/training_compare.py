@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from metalmark.model.plan import DeviceKind, word
-from metalmark.model.record import Absent, Flag, Series
-from metalmark.model.training import Ending, Epoch, Session, TrainingRecord
+from metalmark.model.run import Absent, Flag, Series
+from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSession
 from metalmark.results.cells import varying
 from metalmark.results.derived import OFF, Utilisation
 from metalmark.stats.window import VISIBLE, gpu_of
@@ -66,11 +66,11 @@ class Side(Struct, frozen=True, kw_only=True):
     """What could have spoilt its times: heat, battery, swap, the work of others."""
 
 
-def sides_of(records: Sequence[TrainingRecord]) -> tuple[Side, ...]:
+def sides_of(records: Sequence[TrainingRun]) -> tuple[Side, ...]:
     return tuple(map(side_of, records))
 
 
-def side_of(record: TrainingRecord) -> Side:
+def side_of(record: TrainingRun) -> Side:
     epochs, plan, top = record.epochs, record.plan, best(record.epochs)
     nothing = Absent(reason="no epoch was trained")
     device = _device(record)
@@ -109,7 +109,7 @@ def side_of(record: TrainingRecord) -> Side:
     )
 
 
-def unlike(records: Sequence[TrainingRecord]) -> dict[str, tuple[str, ...]]:
+def unlike(records: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
     """What differs between those that trained, besides framework and device, with the values in their order."""
     records = [record for record in records if record.epochs]
     if not records:
@@ -129,13 +129,13 @@ def unlike(records: Sequence[TrainingRecord]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(values) for name, values in found.items() if len(set(values)) > 1}
 
 
-def _device(record: TrainingRecord) -> str:
+def _device(record: TrainingRun) -> str:
     asked = str(record.plan.device)
     open_word = record.plan.device.kind in OPEN and record.setting is not None
     return f"{asked} → {record.setting.placed_on}" if open_word and record.setting is not None else asked
 
 
-def _state(record: TrainingRecord) -> str:
+def _state(record: TrainingRun) -> str:
     if record.failure is not None:
         return record.failure.kind.value
     if not record.sessions:
@@ -143,7 +143,7 @@ def _state(record: TrainingRecord) -> str:
     return "killed, or still runs" if record.ending is Ending.RUNNING else record.ending.value
 
 
-def _parts(record: TrainingRecord) -> Iterator[tuple[Session, list[Epoch]]]:
+def _parts(record: TrainingRun) -> Iterator[tuple[TrainingSession, list[Epoch]]]:
     """Each session that trained, with its epochs."""
     for number, session in enumerate(record.sessions):
         epochs = [epoch for epoch in record.epochs if epoch.session == number]
@@ -151,7 +151,7 @@ def _parts(record: TrainingRecord) -> Iterator[tuple[Session, list[Epoch]]]:
             yield session, epochs
 
 
-def _part(record: TrainingRecord, session: Session) -> str | Absent:
+def _part(record: TrainingRun, session: TrainingSession) -> str | Absent:
     """What telemetry calls the device it trained on."""
     placed_on = record.setting.placed_on if record.setting is not None else str(record.plan.device)
     if placed_on.lower().startswith("cpu"):
@@ -166,7 +166,7 @@ def _inside(series: Series, epochs: Sequence[Epoch]) -> Iterator[float]:
             yield value
 
 
-def _busy(record: TrainingRecord) -> Iterator[float]:
+def _busy(record: TrainingRun) -> Iterator[float]:
     """Of the device, in percent: the GPU's own reading, or the process's share of the cores it may use."""
     for session, epochs in _parts(record):
         name, cores = _busy_name(record, session), _cores(session)
@@ -176,18 +176,18 @@ def _busy(record: TrainingRecord) -> Iterator[float]:
                 yield from (value / share for value in _inside(series, epochs) if share)
 
 
-def _busy_name(record: TrainingRecord, session: Session) -> str | Absent:
+def _busy_name(record: TrainingRun, session: TrainingSession) -> str | Absent:
     part = _part(record, session)
     if isinstance(part, Absent):
         return part
     return "process_cpu" if part == "cpu" else f"{part}_utilisation"
 
 
-def _cores(session: Session) -> int:
+def _cores(session: TrainingSession) -> int:
     return session.machine.usable_cores or session.machine.logical_cores or 0
 
 
-def _utilisation(record: TrainingRecord, busy: Sequence[float]) -> Utilisation | Absent:
+def _utilisation(record: TrainingRun, busy: Sequence[float]) -> Utilisation | Absent:
     session = list(_parts(record))[-1][0]
     telemetry, name = session.telemetry, _busy_name(record, session)
     if isinstance(name, Absent):
@@ -201,7 +201,7 @@ def _utilisation(record: TrainingRecord, busy: Sequence[float]) -> Utilisation |
     return Utilisation(percent=sum(busy) / len(busy), of=of, source=source)
 
 
-def _off(session: Session) -> Absent | None:
+def _off(session: TrainingSession) -> Absent | None:
     """Switched off, or gone with the process that kept it."""
     telemetry = session.telemetry
     if telemetry.hz is not None:
@@ -209,7 +209,7 @@ def _off(session: Session) -> Absent | None:
     return Absent(reason=telemetry.absent["all"]) if "all" in telemetry.absent else OFF
 
 
-def _power(record: TrainingRecord) -> Power | Absent:
+def _power(record: TrainingRun) -> Power | Absent:
     used: list[Energy] = []
     elapsed_s, part = 0.0, ""
     for session, epochs in _parts(record):
@@ -232,7 +232,7 @@ def _power(record: TrainingRecord) -> Power | Absent:
     )
 
 
-def _memory(record: TrainingRecord) -> int | Absent:
+def _memory(record: TrainingRun) -> int | Absent:
     on_cpu = record.setting is not None and record.setting.placed_on.lower().startswith("cpu")
     peak = record.memory.peak_bytes if record.memory is not None else None
     if isinstance(peak, int) and not on_cpu:

@@ -8,7 +8,7 @@ from metalmark.backends.base import DeviceReport, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import DeviceKind, Plan
-from metalmark.model.record import Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
 

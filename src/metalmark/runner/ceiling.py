@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from metalmark.backends.versions import UNKNOWN, version_of
 from metalmark.machine.identity import identify
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
-from metalmark.model.record import Completed, Record
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 SIZES = {DeviceKind.CPU: (768, 16), DeviceKind.ANY: (768, 16), DeviceKind.CUDA: (8192, 256)}
@@ -43,10 +43,10 @@ def ceiling_plans(
     return tuple(plans)
 
 
-def measured_before(plans: Sequence[Plan], records: Iterable[Record]) -> dict[int, Record]:
+def measured_before(plans: Sequence[Plan], records: Iterable[BenchRun]) -> dict[int, BenchRun]:
     """By the plan's number, the newest record of it that was made here, by the version that is installed now."""
     machine = identify()
-    found: dict[int, Record] = {}
+    found: dict[int, BenchRun] = {}
     for record in sorted(records, key=lambda record: record.started_at):
         here = (record.machine.chip, record.machine.gpus) == (machine.chip, machine.gpus)
         same = _same(record.software.versions.get(record.plan.framework), _installed(record.plan.framework))

@@ -8,8 +8,8 @@ import time
 
 from metalmark.backends.base import RING, Session
 from metalmark.errors import WrongResultError
+from metalmark.model.measurement import Proof
 from metalmark.model.plan import Mode
-from metalmark.model.record import Proof
 from metalmark.runner.loop import Clock
 
 PATIENCE_STEPS = 200

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from metalmark.model.record import Series
+from metalmark.model.run import Series
 from metalmark.telemetry.base import Sensor
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.machine.durable import flush_to_drive
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Completed, Failed
+from metalmark.model.run import Failed
 
 PROGRESS_FD = "METALMARK_PROGRESS_FD"
 LIFELINE_FD = "METALMARK_LIFELINE_FD"

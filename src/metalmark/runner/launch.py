@@ -18,8 +18,9 @@ import msgspec
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.machine.sleep import Gap, SleepWatch
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Completed, Failed, FailureKind, Telemetry
+from metalmark.model.run import Failed, FailureKind, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.runner.job import Progress
 from metalmark.telemetry.sampler import Sampler
 
@@ -17,7 +17,7 @@ class Listener(Protocol):
     def started(self, cell: int, repeat: int) -> None: ...
     def progress(self, progress: Progress) -> None: ...
     def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: Record) -> None: ...
+    def ended(self, record: BenchRun) -> None: ...
 
 
 class Listeners:
@@ -42,6 +42,6 @@ class Listeners:
         for one in self._listeners:
             one.sampling(sampler)
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: BenchRun) -> None:
         for one in self._listeners:
             one.ended(record)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from metalmark.backends.base import Session
 from metalmark.errors import WrongResultError
+from metalmark.model.measurement import Block, Measurement
 from metalmark.model.plan import Budget
-from metalmark.model.record import Block, Measurement
 from metalmark.stats.summary import median, spread
 
 BLOCK_S = 0.2

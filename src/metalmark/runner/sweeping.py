@@ -12,7 +12,8 @@ import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.steering import steering_variables
-from metalmark.model.record import Failed, FailureKind, Outcome, Record, Software
+from metalmark.model.measurement import BenchRun, Outcome
+from metalmark.model.run import Failed, FailureKind, Software
 from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.runner.cooling import Cooler
 from metalmark.runner.flags import flags_of
@@ -22,7 +23,11 @@ from metalmark.runner.listening import Listener, Listeners
 
 
 def run_sweep(
-    sweep: Sweep, *, previous: Collection[Record], keep: Callable[[Record], None], listeners: Sequence[Listener] = ()
+    sweep: Sweep,
+    *,
+    previous: Collection[BenchRun],
+    keep: Callable[[BenchRun], None],
+    listeners: Sequence[Listener] = (),
 ) -> bool:
     """False when Ctrl-C ended it. A cell that failed once is not repeated: the answer is known."""
     # Around all of it: the machine must not fall asleep in a pause between two cells either.
@@ -31,7 +36,7 @@ def run_sweep(
 
 
 def _run_cells(
-    sweep: Sweep, previous: Collection[Record], keep: Callable[[Record], None], heard_by: Listeners, sleepy: str
+    sweep: Sweep, previous: Collection[BenchRun], keep: Callable[[BenchRun], None], heard_by: Listeners, sleepy: str
 ) -> bool:
     settled = [record for record in previous if not was_interrupted(record)]
     done = {(record.cell, record.repeat) for record in settled}
@@ -63,7 +68,7 @@ def _run_cells(
             on_sampler=heard_by.sampling,
         )
         environment = steering_variables({**os.environ, **ended.environment})
-        record = Record(
+        record = BenchRun(
             id=new_id(),
             sweep=sweep.id,
             cell=cell,
@@ -96,5 +101,5 @@ def _noted(outcome: Outcome, *notes: str) -> Outcome:
     return msgspec.structs.replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
 
-def was_interrupted(record: Record) -> bool:
+def was_interrupted(record: BenchRun) -> bool:
     return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED

@@ -16,8 +16,9 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, WrongResultError
 from metalmark.feeds.samples import with_data
+from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
-from metalmark.model.record import Completed, Failed, FailureKind, Phases
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
 from metalmark.runner.loop import Clock

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Self
 
-from metalmark.model.record import Completed, Series, Telemetry
+from metalmark.model.measurement import Completed
+from metalmark.model.run import Series, Telemetry
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -16,7 +16,8 @@ import msgspec
 
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import decode, decode_export, encode
-from metalmark.model.record import SCHEMA, Record
+from metalmark.model.measurement import BenchRun
+from metalmark.model.run import SCHEMA
 from metalmark.store.damage import refuse_damaged
 from metalmark.store.names import PATTERN, RESERVED
 from metalmark.store.personal import look, without
@@ -48,7 +49,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(NamedTuple):
-    records: list[Record]
+    records: list[BenchRun]
     names: Names
     sha256: str
 
@@ -59,7 +60,7 @@ class _Format(msgspec.Struct, frozen=True):
     schema: int = 0
 
 
-def encode_bundle(records: Iterable[Record], *, names: Names = NONE, scrubs: bool = False) -> bytes:
+def encode_bundle(records: Iterable[BenchRun], *, names: Names = NONE, scrubs: bool = False) -> bytes:
     """Refuses personal data by its place, or with `scrubs` puts plain words there."""
     chosen = sorted({record.id: record for record in records}.values(), key=lambda one: (one.started_at, one.id))
     if not chosen:
@@ -178,7 +179,7 @@ def _packed(path: Path) -> bool:
         return file.read(2) == GZIP
 
 
-def _refuse_personal(records: Sequence[Record], hint: str) -> None:
+def _refuse_personal(records: Sequence[BenchRun], hint: str) -> None:
     found = dict.fromkeys(f"{one.what} in {one.where} of record {one.record}" for r in records for one in look(r))
     if not found:
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from metalmark.errors import FormatError
-from metalmark.model.record import Completed, Record
+from metalmark.model.measurement import BenchRun, Completed
 
 LARGEST = 2**53
 """What a program in any language reads as the same number."""
 
 
-def damage_of(record: Record) -> str:
+def damage_of(record: BenchRun) -> str:
     """Why it can't be a measurement; empty for one that can."""
     run = record.outcome
     if isinstance(run, Completed):
@@ -26,7 +26,7 @@ def damage_of(record: Record) -> str:
     return ""
 
 
-def refuse_damaged(record: Record, source: str) -> None:
+def refuse_damaged(record: BenchRun, source: str) -> None:
     why = damage_of(record)
     if why:
         raise FormatError(f"Record {record.id} of {source} is damaged: {why}.", hint="Export it again.")

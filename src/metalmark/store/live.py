@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped]
 from msgspec import Meta, Struct
 
 from metalmark.errors import FormatError
-from metalmark.model.record import Count, Identifier
+from metalmark.model.run import Count, Identifier
 
 SCHEMA = 1
 MOST_BYTES = 4 << 20

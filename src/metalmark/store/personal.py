@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.scrub import PATH, user_names
 
 EVERYONES = {
@@ -45,7 +45,7 @@ class Personal(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
-def look(record: Record) -> list[Personal]:
+def look(record: BenchRun) -> list[Personal]:
     anywhere, names = _patterns(), _names()
     return [
         Personal(record=record.id, where=where, what=what)
@@ -55,13 +55,13 @@ def look(record: Record) -> list[Personal]:
     ]
 
 
-def without(record: Record) -> Record:
+def without(record: BenchRun) -> BenchRun:
     """The same record with a plain word in place of each; paths are cut to their last part."""
     anywhere, names = _patterns(), _names()
     plain = msgspec.to_builtins(record)
     changed = _changed({**plain, "machine": None}, _cleaner({**anywhere, **names}))
     machine = _changed(plain["machine"], _cleaner(anywhere), top=False)
-    return msgspec.convert({**changed, "machine": machine}, Record)
+    return msgspec.convert({**changed, "machine": machine}, BenchRun)
 
 
 def cleaned(value: Any) -> Any:

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 
 from metalmark.model.codec import encode_export
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 
 
-def rescue(record: Record, store: Path) -> str:
+def rescue(record: BenchRun, store: Path) -> str:
     """Writes the record beside the store, or else where temporary files go; says where, and what to type."""
     data = encode_export([record])
     for folder in (store.parent, Path(tempfile.gettempdir())):

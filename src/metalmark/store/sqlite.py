@@ -14,7 +14,7 @@ import msgspec
 
 from metalmark.errors import StoreError, UsageError
 from metalmark.model.codec import decode, encode
-from metalmark.model.record import Completed, Record
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.sweep import Sweep, now_utc
 from metalmark.stats.summary import median
 from metalmark.store import names as naming
@@ -68,10 +68,10 @@ class Store:
                 "INSERT INTO sweeps VALUES (?, ?, ?)", (sweep.id, sweep.created_at, msgspec.json.encode(sweep))
             )
 
-    def add(self, record: Record) -> None:
+    def add(self, record: BenchRun) -> None:
         self.add_all([record])
 
-    def add_all(self, records: Sequence[Record]) -> int:
+    def add_all(self, records: Sequence[BenchRun]) -> int:
         """Adds those that are new, all or none; the same record twice is one, another under its id is refused."""
         added = 0
         with self._writing() as connection:
@@ -103,16 +103,16 @@ class Store:
         with self._explained():
             return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
-    def find(self, words: Sequence[str]) -> list[Record]:
+    def find(self, words: Sequence[str]) -> list[BenchRun]:
         """Records by name, id, the beginning of one, sweep, or `last` for the newest sweep. None given: all."""
         if not words:
             return list(self._records("", ()))
-        records: dict[str, Record] = {}
+        records: dict[str, BenchRun] = {}
         for word in words:
             records.update((record.id, record) for record in self._match(word))
         return list(records.values())
 
-    def of_sweep(self, sweep: str, cell: int | None = None) -> list[Record]:
+    def of_sweep(self, sweep: str, cell: int | None = None) -> list[BenchRun]:
         if cell is not None:
             return list(self._records("WHERE sweep = ? AND cell = ?", (sweep, cell)))
         return list(self._records("WHERE sweep = ?", (sweep,)))
@@ -131,7 +131,7 @@ class Store:
         with self._explained():
             return naming.names_of(self._connection)
 
-    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[Record]:
+    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[BenchRun]:
         """The newest few of each framework, device and dtype: of these frameworks, or of all."""
         more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
         return list(self._records(NEWEST.format(names=_marks(names), more=more), (*names, *frameworks)))
@@ -154,7 +154,7 @@ class Store:
             gone = [connection.execute("DELETE FROM records WHERE id = ?", (i,)).rowcount for i in ids]
         return sum(gone)
 
-    def _match(self, word: str) -> list[Record]:
+    def _match(self, word: str) -> list[BenchRun]:
         with self._explained():
             named = naming.runs_named(self._connection, word)
         if named:
@@ -176,7 +176,7 @@ class Store:
             )
         return found
 
-    def _records(self, where: str, values: tuple[object, ...]) -> Iterator[Record]:
+    def _records(self, where: str, values: tuple[object, ...]) -> Iterator[BenchRun]:
         query = f"SELECT id, body FROM records {where} ORDER BY sweep, repeat, cell, started_at"
         with self._explained():
             for identifier, body in self._connection.execute(query, values):
@@ -261,7 +261,7 @@ def _make_durable(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA {setting}")
 
 
-def _columns(record: Record) -> tuple[object, ...]:
+def _columns(record: BenchRun) -> tuple[object, ...]:
     outcome, plan = record.outcome, record.plan
     step_s = samples_s = None
     if isinstance(outcome, Completed):

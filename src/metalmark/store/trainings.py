@@ -17,7 +17,7 @@ from metalmark.store import names as naming
 from metalmark.store.sqlite import BEGINS, Store
 
 if TYPE_CHECKING:
-    from metalmark.model.training import TrainingRecord
+    from metalmark.model.training import TrainingRun
     from metalmark.training.launch import Event, Listener
 
 TABLE = """
@@ -58,7 +58,7 @@ class TrainingRow(msgspec.Struct, frozen=True):
     def path(self) -> Path:
         return Path(os.fsdecode(self.folder))
 
-    def record(self) -> TrainingRecord:
+    def record(self) -> TrainingRun:
         """As its folder has it now."""
         from metalmark.training.job import read_record
 
@@ -75,7 +75,7 @@ _MARKS = ", ".join("?" * len(TrainingRow.__struct_fields__))
 
 
 class TrainingStore(Store):
-    def add_training(self, record: TrainingRecord, folder: Path, *, lineup: str = "") -> None:
+    def add_training(self, record: TrainingRun, folder: Path, *, lineup: str = "") -> None:
         """As it is now; what was known of it before is replaced."""
         row = row_of(record, folder, lineup=lineup)
         with self._writing() as connection:
@@ -147,7 +147,7 @@ class TrainingStore(Store):
             return self._connection.execute(query).fetchone() is not None
 
 
-def row_of(record: TrainingRecord, folder: Path, *, lineup: str = "") -> TrainingRow:
+def row_of(record: TrainingRun, folder: Path, *, lineup: str = "") -> TrainingRow:
     from metalmark.training.derived import best, overall_samples_s
 
     top, pace, plan = best(record.epochs), overall_samples_s(record.epochs), record.plan
@@ -172,7 +172,7 @@ def row_of(record: TrainingRecord, folder: Path, *, lineup: str = "") -> Trainin
     )
 
 
-def outcome_of(record: TrainingRecord) -> str:
+def outcome_of(record: TrainingRun) -> str:
     if record.failure is not None:
         return record.failure.kind.value
     return record.ending.value if record.sessions else "not begun"
@@ -180,10 +180,10 @@ def outcome_of(record: TrainingRecord) -> str:
 
 def indexing(path: Path, folder: Path, *, lineup: str, say: Callable[[str], None]) -> Listener:
     """Keeps the index up to date. A store that fails costs the index a line, never the training."""
-    from metalmark.model.training import TrainingRecord
+    from metalmark.model.training import TrainingRun
 
     def hear(event: Event) -> None:
-        if not isinstance(event, TrainingRecord):
+        if not isinstance(event, TrainingRun):
             return
         try:
             with TrainingStore(path) as store:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
 from metalmark.machine.tools import run_tool
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import Reading, SensorLostError
 from metalmark.telemetry.pace import Pace
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 
 class Unit(StrEnum):

@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 from metalmark.machine.mac_state import parse_low_power, parse_power
 from metalmark.machine.mac_tools import BATTERY, POWER_SETTINGS
 from metalmark.machine.tools import run_tool
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, Unit
 from metalmark.telemetry.pace import TOOL_EVERY_S, Pace

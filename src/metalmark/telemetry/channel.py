@@ -7,7 +7,7 @@ import threading
 import time
 from array import array
 
-from metalmark.model.record import Absent, Series
+from metalmark.model.run import Absent, Series
 from metalmark.scrub import scrub
 from metalmark.telemetry.base import Reading, Sensor, SensorLostError
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Series
+from metalmark.model.run import Absent, Series
 from metalmark.telemetry.base import MODELLED
 
 LEAST_INSIDE = 3

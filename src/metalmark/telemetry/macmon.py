@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metalmark.machine.apple import levels, read_sysctl
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit, number
 from metalmark.telemetry.tool import ToolSensor
 

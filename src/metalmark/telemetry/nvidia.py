@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, Reading, Unit
 
 # NVML averages power over a second on most GPUs since Ampere; utilisation is the share of its last sample

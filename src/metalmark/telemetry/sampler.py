@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from metalmark.model.record import Series, Telemetry
+from metalmark.model.run import Series, Telemetry
 from metalmark.telemetry.base import Sensor
 from metalmark.telemetry.channel import Channel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import Reading, Unit
 
 _VMSTAT = Path("/proc/vmstat")

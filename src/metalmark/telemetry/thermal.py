@@ -7,7 +7,7 @@ from collections.abc import Callable
 from metalmark.machine.mac_state import parse_heat
 from metalmark.machine.mac_tools import HEAT
 from metalmark.machine.tools import run_tool
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, Unit
 from metalmark.telemetry.pace import TOOL_EVERY_S

@@ -8,7 +8,7 @@ from typing import Any
 
 from metalmark.machine.apple import read_sysctl
 from metalmark.machine.virtual import machine_of_mac
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.telemetry.base import MODELLED, Reading, Unit, number
 
 _FIELDS = {

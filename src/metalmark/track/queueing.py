@@ -11,7 +11,7 @@ import msgspec
 
 from metalmark.errors import UsageError
 from metalmark.model.sweep import new_id
-from metalmark.model.watched import Watched
+from metalmark.model.watch import WatchedRun
 from metalmark.track.courier import Courier
 from metalmark.track.destination import Wish
 from metalmark.track.event import Axis, Begin, Event, File, Row, Value
@@ -56,7 +56,7 @@ class QueueTracker:
         spool = self._begun()
         data = path.read_bytes()
         try:
-            result = msgspec.json.decode(data, type=Watched)
+            result = msgspec.json.decode(data, type=WatchedRun)
         except msgspec.DecodeError:
             spool.add_file(path.name, data)
             spool.append(File(name=path.name))

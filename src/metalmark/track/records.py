@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from metalmark.model.codec import encode_export
-from metalmark.model.record import Absent, Completed, Failed, FailureKind, Record
-from metalmark.model.watched import Ending, Watched
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent, Failed, FailureKind
+from metalmark.model.watch import WatchedRun, WatchEnding
 from metalmark.results.derived import derive
 from metalmark.stats.summary import median, samples_per_second, step_interval
 from metalmark.track.destination import Destination
@@ -19,7 +20,7 @@ from metalmark.track.story import finite, known_numbers, machine_tags, milliseco
 RECORD, WATCHED = "record.json", "run.json"
 
 
-def spool_record(record: Record, destinations: Sequence[Destination]) -> Queue:
+def spool_record(record: BenchRun, destinations: Sequence[Destination]) -> Queue:
     plan, outcome = record.plan, record.outcome
     began_ms = milliseconds(record.started_at)
     begin = Begin(
@@ -49,7 +50,7 @@ def spool_record(record: Record, destinations: Sequence[Destination]) -> Queue:
     return spool.queue
 
 
-def spool_watched(run: Watched, destinations: Sequence[Destination]) -> Queue:
+def spool_watched(run: WatchedRun, destinations: Sequence[Destination]) -> Queue:
     with Spool(run.id, destinations) as spool:
         spool.append(watched_begin(run))
         began_ms = milliseconds(run.started_at)
@@ -61,7 +62,7 @@ def spool_watched(run: Watched, destinations: Sequence[Destination]) -> Queue:
     return spool.queue
 
 
-def watched_begin(run: Watched) -> Begin:
+def watched_begin(run: WatchedRun) -> Begin:
     return Begin(
         id=run.id,
         name=f"{run.name} {run.id}",
@@ -71,7 +72,7 @@ def watched_begin(run: Watched) -> Begin:
     )
 
 
-def conclude_watched(spool: Spool, run: Watched) -> None:
+def conclude_watched(spool: Spool, run: WatchedRun) -> None:
     """What a watched loop came to, and its result as a file."""
     began_ms = milliseconds(run.started_at)
     end_ms = began_ms + round(run.elapsed_s * 1000)
@@ -92,11 +93,11 @@ def conclude_watched(spool: Spool, run: Watched) -> None:
     spool.append(Row(axis=Axis.STEP, x=steps, at_ms=end_ms, values=values))
     spool.add_file(WATCHED, msgspec.json.encode(run))
     spool.append(File(name=WATCHED))
-    status = {Ending.FAILED: Status.FAILED, Ending.INTERRUPTED: Status.KILLED}.get(run.ended, Status.FINISHED)
+    status = {WatchEnding.FAILED: Status.FAILED, WatchEnding.INTERRUPTED: Status.KILLED}.get(run.ended, Status.FINISHED)
     spool.end(End(at_ms=end_ms, status=status))
 
 
-def _measured(record: Record, run: Completed, began_ms: int) -> Iterator[Event]:
+def _measured(record: BenchRun, run: Completed, began_ms: int) -> Iterator[Event]:
     """A row a block, on the axis of its steps; then what they come to."""
     blocks = run.measurement.blocks
     steps = 0

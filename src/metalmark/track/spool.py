@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import StoreError
-from metalmark.model.versioned import refuse_newer
+from metalmark.model.codec import refuse_newer
 from metalmark.runner.job import write_struct
 from metalmark.store.place import store_path
 from metalmark.track.destination import Destination

@@ -11,7 +11,7 @@ import msgspec
 from metalmark.errors import MetalmarkError
 from metalmark.model.plan import Plan
 from metalmark.model.plan import word as in_words
-from metalmark.model.record import Absent, Machine, Series, Software, Telemetry
+from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.track.event import Axis, Row, Value
 
 MOST_ROWS = 500

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from metalmark.errors import MetalmarkError
-from metalmark.model.training import Ending, Epoch, Setting, TrainingRecord
+from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
 from metalmark.track.courier import Courier, Parcel
 from metalmark.track.destination import Destination, Wish
 from metalmark.track.event import Axis, Begin, End, Event, File, Known, Model, Row, Status, Value
@@ -37,7 +37,7 @@ class TrainingTracker:
         self._spool: Spool | None = None
         self._courier: Courier | None = None
         self._began_ms = 0
-        self._record: TrainingRecord | None = None
+        self._record: TrainingRun | None = None
         self._begun = False
         """Bad input is no run: nothing is told before the worker has found its data and its device."""
         self.trouble = ""
@@ -90,7 +90,7 @@ class TrainingTracker:
             self._spool.append(*events)
 
 
-def spool_training(folder: Path, record: TrainingRecord, destinations: Sequence[Destination]) -> Queue:
+def spool_training(folder: Path, record: TrainingRun, destinations: Sequence[Destination]) -> Queue:
     """A training that is over, as a queue to be sent."""
     with Spool(record.id, destinations) as spool:
         spool.append(begin_of(record), *past(record))
@@ -107,7 +107,7 @@ def _source(folder: Path) -> str:
     return request.paths.get(request.plan.workload, "")
 
 
-def begin_of(record: TrainingRecord) -> Begin:
+def begin_of(record: TrainingRun) -> Begin:
     plan, goal = record.plan, record.goal
     asked: dict[str, Value | None] = {
         "epochs": goal.epochs,
@@ -125,7 +125,7 @@ def begin_of(record: TrainingRecord) -> Begin:
     )
 
 
-def known_of(setting: Setting) -> Known:
+def known_of(setting: TrainingSetup) -> Known:
     return Known(
         params={
             "data_source": setting.data,
@@ -145,7 +145,7 @@ def known_of(setting: Setting) -> Known:
     )
 
 
-def past(record: TrainingRecord) -> Iterator[Event]:
+def past(record: TrainingRun) -> Iterator[Event]:
     """What is known of the sessions that are over, in the order it was told while they ran."""
     if record.setting is not None:
         yield known_of(record.setting)
@@ -183,14 +183,14 @@ def epoch_row(epoch: Epoch, at_ms: int) -> Row:
     return Row(axis=Axis.EPOCH, x=epoch.number, at_ms=at_ms, values=named)
 
 
-def session_rows(record: TrainingRecord, number: int) -> Iterator[Row]:
+def session_rows(record: TrainingRun, number: int) -> Iterator[Row]:
     session = record.sessions[number]
     began_ms = milliseconds(session.started_at)
     after_s = (began_ms - milliseconds(record.started_at)) / 1000
     yield from telemetry_rows(session.telemetry, began_ms=began_ms, after_s=after_s)
 
 
-def conclude(spool: Spool, record: TrainingRecord, folder: Path, *, source: str = "") -> None:
+def conclude(spool: Spool, record: TrainingRun, folder: Path, *, source: str = "") -> None:
     """What a training came to, its record and its best model."""
     at_ms = _end_ms(record)
     top = best(record.epochs)
@@ -209,7 +209,7 @@ def conclude(spool: Spool, record: TrainingRecord, folder: Path, *, source: str 
     spool.end(End(at_ms=at_ms, status=STATUS.get(record.ending, Status.FINISHED)))
 
 
-def _totals(record: TrainingRecord) -> dict[str, float | None]:
+def _totals(record: TrainingRun) -> dict[str, float | None]:
     top = best(record.epochs)
     assert top is not None
     total_s = sum(elapsed_s(epoch) for epoch in record.epochs)
@@ -232,7 +232,7 @@ def _totals(record: TrainingRecord) -> dict[str, float | None]:
     return known_numbers(values)  # type: ignore[arg-type]
 
 
-def _end_ms(record: TrainingRecord) -> int:
+def _end_ms(record: TrainingRun) -> int:
     if not record.sessions:
         return milliseconds(record.started_at)
     session = record.sessions[-1]

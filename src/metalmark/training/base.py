@@ -10,7 +10,7 @@ import numpy as np
 from metalmark.backends.base import Placement, Probe
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Plan
-from metalmark.model.record import DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 State = dict[str, np.ndarray]

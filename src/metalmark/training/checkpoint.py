@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from metalmark.errors import FormatError, NotInstalledError
 from metalmark.machine.durable import flush_to_drive
+from metalmark.model.codec import refuse_newer
 from metalmark.model.training import Epoch
-from metalmark.model.versioned import refuse_newer
 from metalmark.training.base import State
 
 SCHEMA = 1

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from metalmark.model.record import Absent, Flag
-from metalmark.model.training import Ending, Epoch, Goal, TrainingRecord
+from metalmark.model.run import Absent, Flag
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
 from metalmark.runner.flags import flags_around
 from metalmark.stats.window import Window
 from metalmark.telemetry.energy import energy_of, parts_of
@@ -58,7 +58,7 @@ def elapsed_s(epoch: Epoch) -> float:
     return epoch.input_s + epoch.compute_s + epoch.validation_s
 
 
-def reached(record: TrainingRecord, accuracy: float) -> Reached | None:
+def reached(record: TrainingRun, accuracy: float) -> Reached | None:
     """The first epoch of that validation accuracy, and what it took to get there; None where none has it."""
     epochs: list[Epoch] = []
     for epoch in record.epochs:
@@ -69,7 +69,7 @@ def reached(record: TrainingRecord, accuracy: float) -> Reached | None:
     return None
 
 
-def joules(record: TrainingRecord, epochs: Sequence[Epoch]) -> dict[str, float | Absent]:
+def joules(record: TrainingRun, epochs: Sequence[Epoch]) -> dict[str, float | Absent]:
     """What these epochs used, by part; absent where one session's readings do not cover its share."""
     spans = [
         (record.sessions[number].telemetry.series, list(group))
@@ -85,7 +85,7 @@ def joules(record: TrainingRecord, epochs: Sequence[Epoch]) -> dict[str, float |
     return totals
 
 
-def flags(record: TrainingRecord) -> tuple[Flag, ...]:
+def flags(record: TrainingRun) -> tuple[Flag, ...]:
     """What the machine did that could spoil the figures: each flag once, of the first session that shows it."""
     found: dict[str, Flag] = {}
     placed_on = record.setting.placed_on if record.setting is not None else str(record.plan.device)

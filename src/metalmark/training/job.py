@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import FormatError, UsageError
+from metalmark.model.codec import decode_versioned
 from metalmark.model.plan import Plan
-from metalmark.model.record import DeviceMemory, Failed
-from metalmark.model.training import SCHEMA, Ending, Epoch, Goal, Setting, TrainingRecord
-from metalmark.model.versioned import decode_versioned
+from metalmark.model.run import DeviceMemory, Failed
+from metalmark.model.training import SCHEMA, Ending, Epoch, Goal, TrainingRun, TrainingSetup
 from metalmark.runner.job import Progress, write_struct
 from metalmark.scrub import printable
 
@@ -46,7 +46,7 @@ class TrainingProgress(Progress, frozen=True, kw_only=True):
     step: int = 0
     """Steps done in all, over all epochs; `losses` are those of the last ones."""
     losses: tuple[float, ...] = ()
-    setting: Setting | None = None
+    setting: TrainingSetup | None = None
     ended: Epoch | None = None
 
 
@@ -57,8 +57,8 @@ class TrainingReport(Struct, frozen=True, kw_only=True):
     memory: DeviceMemory | None = None
 
 
-def read_record(folder: Path) -> TrainingRecord:
-    return _read(folder / RECORD, TrainingRecord)
+def read_record(folder: Path) -> TrainingRun:
+    return _read(folder / RECORD, TrainingRun)
 
 
 def read_request(folder: Path) -> Request:
@@ -69,7 +69,7 @@ def write_request(folder: Path, request: Request) -> None:
     write_struct(folder / JOB, request)
 
 
-def write_record(folder: Path, record: TrainingRecord) -> None:
+def write_record(folder: Path, record: TrainingRun) -> None:
     write_struct(folder / RECORD, record)
 
 

@@ -14,9 +14,9 @@ import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.steering import steering_variables
-from metalmark.model.record import Failed, FailureKind, Software, Telemetry
+from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.model.sweep import now_utc
-from metalmark.model.training import Ending, Epoch, Session, TrainingRecord
+from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSession
 from metalmark.runner.fallbacks import fallbacks
 from metalmark.runner.job import Progress
 from metalmark.runner.launch import Worker, attend, died
@@ -34,7 +34,7 @@ from metalmark.training.job import (
 
 UNFINISHED = Telemetry(hz=None, absent={"all": "this session was killed, or still runs"})
 
-Event = TrainingRecord | TrainingProgress
+Event = TrainingRun | TrainingProgress
 Listener = Callable[[Event], None]
 """Hears the record when a session begins and when it ends, and the worker's lines between: a display, a tracker."""
 
@@ -56,7 +56,7 @@ class TrainingWorker(Worker):
 class Keeper:
     """Puts the record together as the worker's lines come, and writes it after each epoch."""
 
-    def __init__(self, record: TrainingRecord, folder: Path, listeners: Sequence[Listener]) -> None:
+    def __init__(self, record: TrainingRun, folder: Path, listeners: Sequence[Listener]) -> None:
         self.record, self._folder, self._listeners = record, folder, listeners
 
     def hear(self, progress: Progress) -> None:
@@ -81,19 +81,19 @@ class Keeper:
 
 def train(
     request: Request,
-    record: TrainingRecord,
+    record: TrainingRun,
     folder: Path,
     *,
     listeners: Sequence[Listener] = (),
     on_sampler: Callable[[Sampler], None] = lambda _: None,
-) -> TrainingRecord:
+) -> TrainingRun:
     """One session in a fresh process. Ctrl-C stops the worker and makes the record `interrupted`."""
     number = len(record.sessions)
     keeper = Keeper(record, folder, listeners)
     write_request(folder, request)
     with tempfile.TemporaryDirectory(prefix="metalmark-") as scratch, kept_awake() as sleepy:
         worker = TrainingWorker(request, session=number, out=folder, folder=Path(scratch))
-        session = Session(
+        session = TrainingSession(
             started_at=now_utc(),
             first_epoch=len(record.epochs) + 1,
             machine=identify(),

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.model.record import Identifier
-from metalmark.model.versioned import decode_versioned
+from metalmark.model.codec import decode_versioned
+from metalmark.model.run import Identifier
 from metalmark.runner.job import write_struct
 from metalmark.scrub import printable
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from metalmark.errors import UnsupportedError, WrongResultError
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 
 TOP = 5
 

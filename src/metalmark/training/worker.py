@@ -17,8 +17,8 @@ from metalmark.data.split import Dataset
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
-from metalmark.model.record import DeviceMemory, Failed
-from metalmark.model.training import Ending, Epoch, Setting
+from metalmark.model.run import DeviceMemory, Failed
+from metalmark.model.training import Ending, Epoch, TrainingSetup
 from metalmark.model.workload import Batch, Params, Workload
 from metalmark.runner.job import write_struct
 from metalmark.runner.worker import PROGRESS_EVERY_S, Voice, describe, die_with_parent, here
@@ -32,7 +32,7 @@ from metalmark.workloads.catalog import load
 class TrainingVoice(Voice):
     """Every loss and every epoch reaches the parent; how far a validation is, only five times a second."""
 
-    def setting(self, setting: Setting) -> None:
+    def setting(self, setting: TrainingSetup) -> None:
         self._speak("ready", setting=setting)
 
     def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:
@@ -107,8 +107,8 @@ def light(workload: Workload, dataset: Dataset) -> Workload:
 
 def setting_of(
     trainer: Trainer, training: Training, workload: Workload, params: Params, dataset: Dataset, workers: int
-) -> Setting:
-    return Setting(
+) -> TrainingSetup:
+    return TrainingSetup(
         placed_on=trainer.placement.device,
         device_name=trainer.placement.name,
         parameters=trainer.parameters,

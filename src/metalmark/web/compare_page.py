@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.errors import UsageError
-from metalmark.model.record import Record
+from metalmark.model.measurement import BenchRun
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.tables import from_table
 from metalmark.results.pairing import Side, shown
@@ -60,7 +60,7 @@ def _command(words: Sequence[str], by: Sequence[str], anyway: bool) -> str:
     return f"metalmark compare {shlex.join([*words, *keys, *(['--anyway'] if anyway else [])])}"
 
 
-def _began(records: Sequence[Record]) -> str:
+def _began(records: Sequence[BenchRun]) -> str:
     return min((record.started_at for record in records), default="")
 
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from metalmark.errors import UsageError
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.record import Completed, Record
 from metalmark.report.charts.scaling import scaling_figures
 from metalmark.report.charts.sensors import sensor_figures
 from metalmark.report.charts.steps import steps_figure
@@ -100,14 +100,14 @@ def _plans(store: Store, word: str) -> tuple[Plan, ...]:
         return ()
 
 
-def _by(records: Sequence[Record]) -> list[tuple[str, str]]:
+def _by(records: Sequence[BenchRun]) -> list[tuple[str, str]]:
     """What tells its cells apart and may be compared."""
     cells = measured_of(records)
     keys = dict.fromkeys(key for cell in cells for key in (*cell.how, "dtype"))
     return [(key, shown(key)) for key in keys if len({cell.value(key) for cell in cells}) > 1]
 
 
-def _drawn(record: Record) -> Markup:
+def _drawn(record: BenchRun) -> Markup:
     if not isinstance(record.outcome, Completed):
         return Markup()
     name = heading(record)
@@ -119,14 +119,14 @@ def _drawn(record: Record) -> Markup:
     return DRAWINGS.get(("run", record.id, record.started_at), draw)
 
 
-def _figures(cells: Sequence[Cell], records: Sequence[Record]) -> Markup:
+def _figures(cells: Sequence[Cell], records: Sequence[BenchRun]) -> Markup:
     def draw() -> Markup:
         return figures_block([*throughput_figures(cells), *scaling_figures(cells), *energy_figures(cells)])
 
     return DRAWINGS.get(("sweep", *(record.id for record in records)), draw)
 
 
-def _machines(records: Sequence[Record]) -> Markup:
+def _machines(records: Sequence[BenchRun]) -> Markup:
     """Each machine once, with all the software that ran on it."""
     found: dict[str, list[Fact]] = {}
     for record in records:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.errors import UsageError
-from metalmark.model.training import Ending, TrainingRecord
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.html.facts import facts_block, machine_facts, plan_facts, software_facts
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.html.training import trainings_section
@@ -62,12 +62,12 @@ def training_page(request: Request, store_path: Path) -> HTMLResponse:
     return respond(f"Training {word}", body, subtitle=f"{record.plan.workload}, {state}")
 
 
-def _section(record: TrainingRecord) -> Markup:
+def _section(record: TrainingRun) -> Markup:
     key = (record.id, str(len(record.epochs)), record.ending.value)
     return DRAWINGS.get(key, lambda: trainings_section([record]))
 
 
-def _machine(record: TrainingRecord) -> Markup:
+def _machine(record: TrainingRun) -> Markup:
     if not record.sessions:
         return Markup()
     last = record.sessions[-1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.model.record import Absent
-from metalmark.model.training import Epoch, TrainingRecord
-from metalmark.model.watched import Curve, Watched
+from metalmark.model.run import Absent
+from metalmark.model.training import Epoch, TrainingRun
+from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.charts.thin import Point, thinned
@@ -19,16 +19,16 @@ STEPS = ("line", "steps", "first", "least", "last")
 TRAIN, VALIDATION = "training", "validation"
 
 
-def training_name(record: TrainingRecord, *, workload: bool = True) -> str:
+def training_name(record: TrainingRun, *, workload: bool = True) -> str:
     plan = record.plan
     changed = "".join(f", {value}" for value in plan.settings.changed().values())
     lead = f"{plan.workload}, " if workload else ""
     return f"{lead}{plan.framework} {plan.device}{changed} ({record.id[:4]})"
 
 
-def together_figures(records: Sequence[TrainingRecord]) -> list[Drawn]:
+def together_figures(records: Sequence[TrainingRun]) -> list[Drawn]:
     """Accuracy and validation loss of each training over its epochs, those of one workload in one figure."""
-    groups: dict[str, list[TrainingRecord]] = {}
+    groups: dict[str, list[TrainingRun]] = {}
     for record in records:
         if record.epochs:
             groups.setdefault(record.plan.workload, []).append(record)
@@ -40,7 +40,7 @@ def together_figures(records: Sequence[TrainingRecord]) -> list[Drawn]:
     return drawn or [Missing(title="Training curves", reason="no training came to the end of an epoch")]
 
 
-def training_figures(record: TrainingRecord) -> list[Drawn]:
+def training_figures(record: TrainingRun) -> list[Drawn]:
     """One training's own: the loss of each step, and where an epoch's time went."""
     name = training_name(record)
     losses = tuple((float(step), loss) for step, loss in enumerate(_steps(record), start=1))
@@ -58,12 +58,12 @@ def training_figures(record: TrainingRecord) -> list[Drawn]:
     return [shown, _times(record, name)]
 
 
-def watched_figures(run: Watched) -> list[Drawn]:
+def watched_figures(run: WatchedRun) -> list[Drawn]:
     drawn: list[Drawn] = [_watched(run, curve) for curve in run.curves if any(v is not None for v in curve.values)]
     return drawn or [Missing(title=f"Training curves: {run.name}", reason="the loop logged no number")]
 
 
-def _accuracy(workload: str, records: Sequence[TrainingRecord]) -> Figure:
+def _accuracy(workload: str, records: Sequence[TrainingRun]) -> Figure:
     lines = [
         Line(
             name=training_name(record, workload=False),
@@ -83,7 +83,7 @@ def _accuracy(workload: str, records: Sequence[TrainingRecord]) -> Figure:
     )
 
 
-def _losses(workload: str, records: Sequence[TrainingRecord]) -> Figure:
+def _losses(workload: str, records: Sequence[TrainingRun]) -> Figure:
     """Of one training both losses; of several the validation's alone, or nobody can tell the lines apart."""
     if len(records) == 1:
         epochs = records[0].epochs
@@ -109,7 +109,7 @@ def _losses(workload: str, records: Sequence[TrainingRecord]) -> Figure:
     )
 
 
-def _times(record: TrainingRecord, name: str) -> Figure:
+def _times(record: TrainingRun, name: str) -> Figure:
     parts = {
         "input": [epoch.input_s for epoch in record.epochs],
         "compute": [epoch.compute_s for epoch in record.epochs],
@@ -131,7 +131,7 @@ def _times(record: TrainingRecord, name: str) -> Figure:
     )
 
 
-def _watched(run: Watched, curve: Curve) -> Figure:
+def _watched(run: WatchedRun, curve: Curve) -> Figure:
     pairs = zip(curve.steps, curve.values, strict=True)
     points = tuple((float(step), value) for step, value in pairs if value is not None)
     lost = len(curve.values) - len(points)
@@ -150,7 +150,7 @@ def _loss_axis(lines: Sequence[Line]) -> Axis:
     return Axis("loss, logarithmic" if log else "loss", log=log)
 
 
-def _steps(record: TrainingRecord) -> list[float]:
+def _steps(record: TrainingRun) -> list[float]:
     return [loss for epoch in record.epochs for loss in epoch.losses]
 
 
@@ -159,6 +159,6 @@ def _told(points: Sequence[Point]) -> tuple[float, float, float]:
     return values[0], min(values), values[-1]
 
 
-def _epoch(record: TrainingRecord, epoch: Epoch) -> tuple[str, ...]:
+def _epoch(record: TrainingRun, epoch: Epoch) -> tuple[str, ...]:
     losses = (f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}")
     return (training_name(record, workload=False), str(epoch.number), *losses, f"{epoch.accuracy * 100:.2f}%")

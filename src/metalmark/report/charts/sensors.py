@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from metalmark.model.record import Completed, Phases, Record, Series, Telemetry
+from metalmark.model.measurement import BenchRun, Completed, Phases
+from metalmark.model.run import Series, Telemetry
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers, titled
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Span, lines_svg
 from metalmark.report.charts.thin import thinned
@@ -47,7 +48,7 @@ NEEDED = {"CPU utilisation", "Power", "Memory"}
 """A page says why one of these is not there; a temperature is a bonus."""
 
 
-def sensor_figures(record: Record, name: str, *, headed: bool = False) -> list[Drawn]:
+def sensor_figures(record: BenchRun, name: str, *, headed: bool = False) -> list[Drawn]:
     """`headed`: they stand below a heading that has the name."""
     run = record.outcome
     phases = phase_spans(run.phases) if isinstance(run, Completed) else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metalmark.model.record import Completed, Record
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.report.charts.figures import Figure, numbers, titled
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg
 from metalmark.report.charts.thin import Point, thinned
@@ -44,7 +44,7 @@ def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | Non
     )
 
 
-def _row(record: Record, run: Completed, found: Drift | None) -> tuple[str, ...]:
+def _row(record: BenchRun, run: Completed, found: Drift | None) -> tuple[str, ...]:
     times = _times(run)
     steps = sum(block.steps for block in run.measurement.blocks)
     shown = (seconds(min(times)), seconds(median(times)), seconds(max(times)))

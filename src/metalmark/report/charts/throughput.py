@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Mode
-from metalmark.model.record import Absent, Completed, Record
+from metalmark.model.run import Absent
 from metalmark.report.charts.bars import MOST_ROWS, Bar, bars_svg
 from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.naming import by_workload, common, row_name, where
@@ -38,7 +39,7 @@ class Once:
     def __init__(self) -> None:
         self._known: dict[str, Derived | None] = {}
 
-    def of(self, record: Record) -> Derived | None:
+    def of(self, record: BenchRun) -> Derived | None:
         if record.id not in self._known:
             self._known[record.id] = derive(record)
         return self._known[record.id]
@@ -158,7 +159,7 @@ def _ceiling(cell: Cell, cells: Sequence[Cell], ceilings: Ceilings, once: Once) 
     return Told(bar, (bar.row, bar.group, bar.text, figures(reached / 1e9), figures(ceiling / 1e9)))
 
 
-def _share(record: Record, ceilings: Ceilings, once: Once) -> tuple[float, float, float] | Absent:
+def _share(record: BenchRun, ceilings: Ceilings, once: Once) -> tuple[float, float, float] | Absent:
     """The ceiling, the share of it, and the FLOP/s."""
     derived = once.of(record)
     assert derived is not None
@@ -168,7 +169,7 @@ def _share(record: Record, ceilings: Ceilings, once: Once) -> tuple[float, float
     return found if isinstance(found, Absent) else (*found, derived.flops_per_s)
 
 
-def _cost(record: Record, once: Once) -> Cost | Absent | None:
+def _cost(record: BenchRun, once: Once) -> Cost | Absent | None:
     derived = once.of(record)
     return derived.energy if derived else None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from metalmark.model.plan import Plan, word
-from metalmark.model.record import Absent, Machine, Peak, Software
+from metalmark.model.run import Absent, Machine, Peak, Software
 from metalmark.report.html.page import render
 from metalmark.report.units import figures, size
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metalmark.model.record import Absent, Completed, Failed, Record, Series, Telemetry
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import Absent, Failed, Series, Telemetry
 from metalmark.report.derived_lines import derived_lines
 from metalmark.report.html.facts import Fact, facts_block, machine_facts, plan_facts, software_facts
 from metalmark.report.html.page import render
@@ -29,7 +30,7 @@ SERIES = (
 
 
 def record_section(
-    record: Record,
+    record: BenchRun,
     *,
     ceilings: Ceilings = NO_CEILINGS,
     figures: Sequence[Markup] = (),
@@ -62,7 +63,7 @@ def record_section(
     )
 
 
-def heading(record: Record) -> str:
+def heading(record: BenchRun) -> str:
     plan = record.plan
     batch = f", batch {plan.params['batch_size']}" if "batch_size" in plan.params else ""
     return f"{plan.workload} {plan.mode.value} on {plan.framework} {plan.device}{batch}"

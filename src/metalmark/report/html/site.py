@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from metalmark.model.record import Absent
+from metalmark.model.run import Absent
 from metalmark.report.html.facts import Fact, facts_block, machine_facts
 from metalmark.report.html.page import Link, page, render
 from metalmark.report.html.tables import Column, Kind, Value, table

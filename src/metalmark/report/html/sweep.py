@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan, word
-from metalmark.model.record import Record
 from metalmark.report.html.page import render
 from metalmark.report.html.tables import Column, Kind, Value, table
 from metalmark.report.table import sweep_table
@@ -30,7 +30,7 @@ APART: dict[str, Callable[[Cell], str]] = {
 
 
 def sweep_section(
-    records: Sequence[Record], *, plans: Sequence[Plan] = (), left_out: Sequence[str] = (), links: str = "#run-"
+    records: Sequence[BenchRun], *, plans: Sequence[Plan] = (), left_out: Sequence[str] = (), links: str = "#run-"
 ) -> Markup:
     """`plans`: all that was asked for, where known: what has no record yet is said too. `left_out`: what was not
     tried, with the reasons. `links`: what an address of a record begins with; empty for none."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metalmark.model.training import Session, TrainingRecord
-from metalmark.model.watched import Watched
+from metalmark.model.training import TrainingRun, TrainingSession
+from metalmark.model.watch import WatchedRun
 from metalmark.report.charts.curves import together_figures, training_figures, training_name, watched_figures
 from metalmark.report.charts.figures import Drawn
 from metalmark.report.charts.lines import Span
@@ -31,7 +31,7 @@ PASSES = (
 )  # fmt: skip
 
 
-def trainings_section(records: Sequence[TrainingRecord]) -> Markup:
+def trainings_section(records: Sequence[TrainingRun]) -> Markup:
     """All of them side by side, then each."""
     body = figures_block(together_figures(records))
     if len(records) > 1:
@@ -43,7 +43,7 @@ def trainings_section(records: Sequence[TrainingRecord]) -> Markup:
     return body
 
 
-def training_section(record: TrainingRecord, *, level: int = 2) -> Markup:
+def training_section(record: TrainingRun, *, level: int = 2) -> Markup:
     setting = record.setting
     facts = plan_facts(record.plan)
     if setting is not None:
@@ -76,7 +76,7 @@ def training_section(record: TrainingRecord, *, level: int = 2) -> Markup:
     )
 
 
-def watched_section(run: Watched, *, level: int = 2) -> Markup:
+def watched_section(run: WatchedRun, *, level: int = 2) -> Markup:
     facts = [Fact(name, str(value)) for name, value in run.params.items()]
     waits = [(loop, run.input_wait_share(loop)) for loop in run.stretches]
     facts += [Fact(f"waited for input, {loop}", share(part)) for loop, part in waits if part is not None]
@@ -102,13 +102,13 @@ def watched_section(run: Watched, *, level: int = 2) -> Markup:
     )  # fmt: skip
 
 
-def _epochs(record: TrainingRecord, session: int) -> list[Span]:
+def _epochs(record: TrainingRun, session: int) -> list[Span]:
     """Every other epoch is shaded."""
     own = [epoch for epoch in record.epochs if epoch.session == session]
     return [Span(epoch.begin_s, epoch.end_s, f"epoch {epoch.number}") for epoch in own]
 
 
-def _sessions(sessions: Sequence[Session]) -> list[str]:
+def _sessions(sessions: Sequence[TrainingSession]) -> list[str]:
     if len(sessions) < 2:
         return []
     starts = ", ".join(f"epoch {session.first_epoch}" for session in sessions[1:])

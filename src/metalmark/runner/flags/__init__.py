@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metalmark.model.record import Completed, Failed, Flag, Machine, Telemetry
-from metalmark.model.watched import Watched
+from metalmark.model.measurement import Completed
+from metalmark.model.run import Failed, Flag, Machine, Telemetry
+from metalmark.model.watch import WatchedRun
 from metalmark.runner.flags.fallback import cpu_fallback
 from metalmark.runner.flags.growing import leaking
 from metalmark.runner.flags.heat import throttled
@@ -39,7 +40,7 @@ def flags_around(window: Window, machine: Machine) -> tuple[Flag, ...]:
     return tuple(flag for flag in found if flag is not None)
 
 
-def flags_of_watched(run: Watched) -> tuple[Flag, ...]:
+def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:
     """Those of a loop of the user's own. Where there are several GPUs, which one it used is not known."""
     placed_on = "gpu:0" if len(run.machine.gpus) == 1 else "cpu"
     return flags_around(Window.between(0.0, run.elapsed_s, placed_on, run.telemetry), run.machine)

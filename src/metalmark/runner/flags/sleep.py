@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metalmark.model.record import Completed, Flag, Machine
+from metalmark.model.measurement import Completed
+from metalmark.model.run import Flag, Machine
 from metalmark.stats.window import Window
 
 LEAST_S = 2.0

@@ -1,7 +1,7 @@
-"""Watched: what a loop of the user's own left behind. Pure data.
+"""WatchedRun: what a loop of the user's own left behind. Pure data.
 
-No Record: that is a Plan, which can be run again and compared like for like, and its measurement between
-synchronisations. Of a loop we only watched, neither is known; its times are the host's.
+It has no Plan, which could be run again and compared like for like, and no blocks between synchronisations of the
+device: of a loop that was only watched, neither is known, and its times are the host's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metalmark.model.record import Count, Identifier, Machine, Seconds, Software, Telemetry
-
-SCHEMA = 1
+from metalmark.model.run import Count, Header, Machine, Run, RunKind, Seconds, Software, Telemetry
 
 Value = str | int | float | bool
 
 
-class Ending(StrEnum):
+class WatchEnding(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -55,13 +53,10 @@ class Curve(Struct, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
 
 
-class Watched(Struct, frozen=True, kw_only=True):
-    schema: int = SCHEMA
-    id: Identifier
+class WatchedRun(Run, frozen=True, kw_only=True, tag=RunKind.WATCH.value):
     name: str
-    started_at: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")]
     elapsed_s: Seconds
-    ended: Ending
+    ended: WatchEnding
     error: str = ""
     params: dict[str, Value] = {}
     machine: Machine
@@ -81,3 +76,16 @@ class Watched(Struct, frozen=True, kw_only=True):
 
     def curve(self, name: str) -> Curve | None:
         return next((curve for curve in self.curves if curve.name == name), None)
+
+    @property
+    def header(self) -> Header:
+        return Header(
+            id=self.id,
+            kind=RunKind.WATCH,
+            label=self.name,
+            started_at=self.started_at,
+            ending=self.ended.value,
+            machine=self.machine,
+            software=self.software,
+            telemetry=self.telemetry,
+        )

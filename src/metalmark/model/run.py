@@ -1,7 +1,11 @@
-"""What was measured: Record = Plan + Machine + Outcome (Completed | Failed) + telemetry + flags. Pure data.
+"""Run: what every kind of run has in common. Pure data.
 
-Every block is kept; medians and intervals are derived when shown. SCHEMA goes up whenever an old reader
-would misread a new record; `codec.py` turns older ones into this shape on read.
+A run is one flat structure. `Run` holds the fields that each kind has; `BenchRun` (measurement.py), `TrainingRun`
+(training.py) and `WatchedRun` (watch.py) add their own, and each answers `header` in the same words, so that a list, a
+store or a tracker needs to know no kind. In JSON, `kind` says which it is.
+
+Raw values are kept; medians and intervals are derived when shown. SCHEMA goes up whenever an older reader would
+misread a newer run; `codec.py` turns older ones into this shape when it reads them.
 """
 
 from __future__ import annotations
@@ -11,13 +15,21 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from metalmark.model.plan import Plan
-
-SCHEMA = 1
+SCHEMA = 2
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Identifier = Annotated[str, Meta(pattern=r"^[0-9a-z]{8,40}$")]
+Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")]
+
+
+class RunKind(StrEnum):
+    BENCH = "bench"
+    """One cell of a sweep, measured in one process."""
+    TRAINING = "training"
+    """A workload trained to its accuracy."""
+    WATCH = "watch"
+    """A loop of the user's own, observed from outside."""
 
 
 class Absent(Struct, frozen=True, tag="absent"):
@@ -91,79 +103,6 @@ class Software(Struct, frozen=True, kw_only=True):
     """Variables that steer a framework, as set for this worker, paths cut out."""
 
 
-class Block(Struct, frozen=True, kw_only=True):
-    """Steps run between two synchronisations of the device."""
-
-    steps: Annotated[int, Meta(ge=1)]
-    elapsed_s: Seconds
-    at_s: Seconds
-    """When it began, on the worker's own clock, from the start of its process."""
-    proof: float | None = None
-    """Read after the clock stopped: the loss of its last step, or the mean of its last output."""
-    drain_s: Seconds | None = None
-    """How long that reading took: long means that the device was still busy."""
-    waited_s: Seconds | None = None
-    """How long its steps waited for the loader; None where batches are resident."""
-    live_bytes: Count | None = None
-    """What the device's own counter said after the clock had stopped; None where nothing counts."""
-
-
-class Proof(Struct, frozen=True, kw_only=True):
-    """The evidence that the work was done."""
-
-    first: float
-    """Training: loss of the fixed batch at the first step. Inference: mean output for it."""
-    last: float
-    extra_steps: Count
-    """Untimed steps added after the clock stopped until the loss had fallen."""
-    moved: str
-    """How many trainable arrays changed, as "4 of 4"; in inference, that none did."""
-    statement: str
-
-
-class Measurement(Struct, frozen=True, kw_only=True):
-    """What the clock saw."""
-
-    first_step_s: Seconds
-    warmup: tuple[Block, ...]
-    steady: bool
-    """False: warm-up ran out of patience before three blocks agreed within 5%."""
-    blocks: tuple[Block, ...]
-    sync_s: Seconds
-    """The median cost of synchronising an idle device."""
-
-
-class Phases(Struct, frozen=True, kw_only=True):
-    """When each part of the worker's life began, in seconds from its start."""
-
-    import_s: Seconds
-    build_s: Seconds
-    first_step_s: Seconds
-    warmup_s: Seconds
-    measure_s: Seconds
-    end_s: Seconds
-
-
-class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
-    placed_on: str
-    """The device as the framework names it: where the parameters really were."""
-    device_name: str
-    measurement: Measurement
-    proof: Proof
-    phases: Phases
-    memory: DeviceMemory
-    samples_per_step: Annotated[int, Meta(ge=1)]
-    parameters: Count
-    trainable_parameters: Count
-    data: str = "synthetic"
-    """What the batches were made of, as the data set itself says."""
-    flops_per_sample: float | None = None
-    """Analytic, for one step of this mode; an estimate of the work, not a reading."""
-    notes: tuple[str, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    """Operations that the framework said it ran on the CPU for want of a kernel, by its own names."""
-
-
 class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     UNSUPPORTED = "unsupported"
@@ -181,9 +120,6 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     signal: str | None = None
     detail: str = ""
     """The end of what the worker printed, or its traceback, paths cut out."""
-
-
-Outcome = Completed | Failed
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -217,16 +153,32 @@ class Flag(Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Header(Struct, frozen=True, kw_only=True):
+    """What a list, a page or a tracker says of any run."""
+
+    id: str
+    kind: RunKind
+    label: str
+    """What ran, in the words of a table: "mnist-mlp training batch 32 torch cpu", or the name of a watched run."""
+    started_at: str
+    sweep: str = ""
+    """The runs that one command made; empty for a run by itself."""
+    ending: str
+    """"completed", a failure ("out of memory"), or how a training ended."""
+    machine: Machine | None
+    """None: the run ended before that was known."""
+    software: Software | None
+    telemetry: Telemetry | None
+    """Of the last process, where a run had several."""
+
+
+class Run(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """The fields that every run has."""
+
     schema: int = SCHEMA
     id: Identifier
-    sweep: Identifier
-    cell: Count
-    repeat: Count
-    started_at: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")]
-    plan: Plan
-    machine: Machine
-    software: Software
-    outcome: Outcome
-    telemetry: Telemetry
-    flags: tuple[Flag, ...] = ()
+    started_at: Moment
+
+    @property
+    def header(self) -> Header:
+        raise NotImplementedError

@@ -1,0 +1,67 @@
+"""Event: what a running command tells. Displays, the live status and trackers all listen to these few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from metalmark.model.plan import Plan
+from metalmark.model.run import Run
+from metalmark.model.training import Epoch, TrainingRun, TrainingSetup
+from metalmark.telemetry.sampler import Sampler
+
+
+class Started(Struct, frozen=True, kw_only=True):
+    """A cell of a sweep, or a session of a training, begins."""
+
+    id: str
+    """The sweep's id for a cell, the run's for a training."""
+    plan: Plan
+    cell: int = 0
+    repeat: int = 0
+    run: TrainingRun | None = None
+    """The training as it is when its session begins."""
+
+
+class Paused(Struct, frozen=True, kw_only=True):
+    """Nothing runs for a while, for a reason."""
+
+    reason: str
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """A line from the worker. It is written between blocks, never while the clock runs."""
+
+    phase: str
+    at_s: float
+    done: float | None = None
+    step_s: float | None = None
+
+
+class TrainingProgress(Progress, frozen=True, kw_only=True):
+    """A line from a training's worker. Every loss is on one of them, so a listener can draw the curve as it grows."""
+
+    epoch: int = 0
+    step: int = 0
+    """Number of steps done over all epochs; `losses` are those of the last ones."""
+    losses: tuple[float, ...] = ()
+    setting: TrainingSetup | None = None
+    ended: Epoch | None = None
+
+
+class Sampled(Struct, frozen=True, kw_only=True):
+    """Sensors are being read for the worker that runs now; `sampler.latest` has their newest values."""
+
+    sampler: Sampler
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """A cell, or a session of a training, came to its end."""
+
+    run: Run
+
+
+Event = Started | Paused | Progress | Sampled | Ended
+Listener = Callable[[Event], None]
+"""It is called in the command's own process, and what it does must take no time from the worker."""
