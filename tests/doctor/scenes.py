@@ -10,7 +10,7 @@ from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.catalog import CHECKS
 from metalmark.doctor.check import Finding
 from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, Scene, Swap
-from metalmark.machine.mac_state import Heat, Power
+from metalmark.machine.apple import Heat, PowerSource
 from metalmark.runner.ask import NoAnswer
 
 GIB = 2**30
@@ -79,7 +79,7 @@ MAC = Scene(
     swap=Swap(total_bytes=GIB, used_bytes=GIB // 4),
     memory_bytes=16 * GIB,
     memory_free_percent=70,
-    power=Power(on_battery=False, percent=100),
+    power=PowerSource(on_battery=False, percent=100),
     low_power=False,
     heat=Heat(),
     open_files=OpenFiles(soft=4096, hard=None),

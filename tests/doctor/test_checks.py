@@ -8,8 +8,8 @@ from metalmark.doctor.catalog import CHECKS, examine, exit_code, find
 from metalmark.doctor.check import Check, Severity
 from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, OpenMp, Scene, Swap, Trouble
 from metalmark.errors import UsageError
+from metalmark.machine.apple import Heat, PowerSource
 from metalmark.machine.cgroup import Limits
-from metalmark.machine.mac_state import Heat, Power
 from tests.doctor.scenes import GIB, LINUX, MAC, NVIDIA, broken, change, look, probe
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
@@ -188,11 +188,11 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("openmp-duplicates", change(LINUX, environment={"KMP_DUPLICATE_LIB_OK": "TRUE"}), [WARNING], "wrong results"),
     ("busy-machine", change(LINUX, busy_cores=1.5), [WARNING], "1.5 of 4 cores"),
     ("low-power", change(MAC, low_power=True), [WARNING], "61%"),
-    ("battery", change(MAC, power=Power(on_battery=True, percent=80)), [NOTE], "80% left"),
-    ("battery", change(MAC, power=Power(on_battery=True, percent=15)), [WARNING], "15% left"),
+    ("battery", change(MAC, power=PowerSource(on_battery=True, percent=80)), [NOTE], "80% left"),
+    ("battery", change(MAC, power=PowerSource(on_battery=True, percent=15)), [WARNING], "15% left"),
     (
         "battery",
-        change(MAC, power=Power(on_battery=True, percent=60, from_ups=True)),
+        change(MAC, power=PowerSource(on_battery=True, percent=60, from_ups=True)),
         [NOTE],
         "drawing from a UPS, 60% left",
     ),

@@ -28,7 +28,7 @@ from metalmark.doctor.macos import TOOLS, MacTool, names
 from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, Trouble
 from metalmark.doctor.together import WAITING, ask_together
 from metalmark.machine.identity import Identity
-from metalmark.machine.nvml import Nvml
+from metalmark.machine.nvidia import Nvml
 from metalmark.model.run import Absent
 from metalmark.report.doctor_page import document, page
 from metalmark.runner.ask import NoAnswer

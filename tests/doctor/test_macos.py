@@ -9,7 +9,7 @@ import pytest
 from metalmark.doctor import macos
 from metalmark.doctor.here import parse_meminfo
 from metalmark.doctor.scene import Swap
-from metalmark.machine.mac_state import Heat, Power
+from metalmark.machine.apple import Heat, PowerSource
 from metalmark.model.run import Absent
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
@@ -48,8 +48,8 @@ def test_swap_in_another_country_and_another_unit() -> None:
 
 
 def test_battery() -> None:
-    assert macos.read_battery(LAPTOP) == {"power": Power(on_battery=True, percent=42)}
-    assert macos.read_battery("Now drawing from 'AC Power'\n") == {"power": Power(on_battery=False)}
+    assert macos.read_battery(LAPTOP) == {"power": PowerSource(on_battery=True, percent=42)}
+    assert macos.read_battery("Now drawing from 'AC Power'\n") == {"power": PowerSource(on_battery=False)}
     assert isinstance(macos.read_battery("Batterie: 42%"), Absent)
 
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.machine import features, python, virtual
+from metalmark.machine import apple, cpu
 from metalmark.machine.apple import parse_sysctl
+from metalmark.machine.cgroup import in_container
+from metalmark.machine.identity import describe_python, python_build
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 
@@ -39,31 +41,31 @@ kern.hv_vmm_present: 0
     ids=["amx", "old", "arm", "empty", "cut"],
 )
 def test_linux(cpuinfo: str, names: tuple[str, ...], is_virtual: bool | None) -> None:
-    assert features.of_linux(cpuinfo) == names
-    assert virtual.machine_of_linux(cpuinfo) is is_virtual
+    assert cpu.features_of_linux(cpuinfo) == names
+    assert cpu.is_virtual_linux(cpuinfo) is is_virtual
 
 
 def test_a_mac_s_optional_features() -> None:
     sysctl = parse_sysctl(M2)
-    assert features.of_mac(sysctl) == ("amx", "neon", "bf16", "fp16", "int8")
-    assert virtual.machine_of_mac(sysctl) is False
-    assert virtual.machine_of_mac({"kern.hv_vmm_present": "1"}) is True
-    assert virtual.machine_of_mac({}) is None
-    assert features.of_mac({"hw.optional.avx2_0": "1", "hw.optional.avx512f": "0"}) == ("avx2",)
+    assert cpu.features_of_mac(sysctl) == ("amx", "neon", "bf16", "fp16", "int8")
+    assert apple.is_virtual_mac(sysctl) is False
+    assert apple.is_virtual_mac({"kern.hv_vmm_present": "1"}) is True
+    assert apple.is_virtual_mac({}) is None
+    assert cpu.features_of_mac({"hw.optional.avx2_0": "1", "hw.optional.avx512f": "0"}) == ("avx2",)
 
 
 @pytest.mark.skipif(not SAMPLES.is_dir(), reason="the recorded outputs are not beside this checkout")
 def test_recorded_features_of_an_intel_mac() -> None:
     text = (SAMPLES / "sysctl" / "intel_osx-10.14.6_sysctl-a.out").read_text(errors="replace")
-    assert features.of_mac(parse_sysctl(text)) == ("avx2",)
+    assert cpu.features_of_mac(parse_sysctl(text)) == ("avx2",)
 
 
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
-    features.of_linux(f"flags : {text}")
-    virtual.machine_of_linux(text)
-    assert features.of_mac({"hw.optional.neon": text}) in ((), ("neon",))
-    assert virtual.machine_of_mac({"kern.hv_vmm_present": f"x{text}"}) is None
+    cpu.features_of_linux(f"flags : {text}")
+    cpu.is_virtual_linux(text)
+    assert cpu.features_of_mac({"hw.optional.neon": text}) in ((), ("neon",))
+    assert apple.is_virtual_mac({"kern.hv_vmm_present": f"x{text}"}) is None
 
 
 def root(folder: Path, group: str | None, *marks: str) -> Path:
@@ -88,14 +90,14 @@ def root(folder: Path, group: str | None, *marks: str) -> Path:
     ],
 )
 def test_containers(tmp_path: Path, group: str | None, marks: tuple[str, ...], expected: bool | None) -> None:
-    assert virtual.container_of_linux(root(tmp_path, group, *marks)) is expected
+    assert in_container(root(tmp_path, group, *marks)) is expected
 
 
 CONDA = "3.11.9 | packaged by conda-forge | (main, Apr 19 2024, 18:45:13) [Clang 16.0.6 ]"
 
 
 def test_python_says_what_it_was_built_for_and_by_whom() -> None:
-    text = python.describe(
+    text = describe_python(
         implementation="CPython",
         version="3.11.9",
         built_for="macosx-10.9-x86_64",
@@ -106,7 +108,7 @@ def test_python_says_what_it_was_built_for_and_by_whom() -> None:
 
 
 def test_a_free_threaded_python_says_so() -> None:
-    text = python.describe(
+    text = describe_python(
         implementation="CPython",
         version="3.14.0",
         built_for="linux-x86_64",
@@ -117,5 +119,5 @@ def test_a_free_threaded_python_says_so() -> None:
 
 
 def test_this_python() -> None:
-    assert " for " in python.build()
-    assert "/" not in python.build()
+    assert " for " in python_build()
+    assert "/" not in python_build()

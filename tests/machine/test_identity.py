@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
@@ -14,8 +15,7 @@ import pytest
 
 from metalmark.machine import apple, identity
 from metalmark.machine.identity import as_mac, identify, read_identity, with_peaks
-from metalmark.machine.nvidia import describe, read_gpus
-from metalmark.machine.nvml import Nvml
+from metalmark.machine.nvidia import Nvml, describe, read_gpus
 from metalmark.model.run import Absent, Gpu, Machine, Peak
 
 PLAIN = Machine(
@@ -109,7 +109,7 @@ def test_a_system_profiler_that_hangs_is_named_and_waited_for_five_seconds_at_mo
         asked[argv[0]] = timeout_s
         return "machdep.cpu.brand_string: Apple M4\n" if partial else Absent("system_profiler gave no answer")
 
-    monkeypatch.setattr(identity, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(identity, "sys", SimpleNamespace(platform="darwin", version=sys.version))
     monkeypatch.setattr(apple, "run_tool", run_tool)
     found = read_identity()
     assert found.machine.chip == "Apple M4"

@@ -12,11 +12,11 @@ import pytest
 from metalmark.doctor import macos
 from metalmark.doctor.error_text import read_error
 from metalmark.doctor.recognise import recognise
-from metalmark.machine import apple, cpu, mac_state
+from metalmark.machine import apple, cpu
 from metalmark.machine.cgroup import parse_membership
-from metalmark.machine.features import flags_of
-from metalmark.machine.python import describe
-from metalmark.machine.words import to_count, to_name
+from metalmark.machine.cpu import flags_of
+from metalmark.machine.identity import describe_python
+from metalmark.machine.tools import to_count, to_name
 from metalmark.telemetry import macmon, paging, powermetrics
 
 MANY = 2**20
@@ -25,7 +25,7 @@ ENOUGH = MANY // 4
 
 
 def banner(text: str) -> str:
-    return describe(implementation="CPython", version="3.12.4", built_for="x", banner=text, free_threaded=False)
+    return describe_python(implementation="CPython", version="3.12.4", built_for="x", banner=text, free_threaded=False)
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -33,10 +33,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "sysctl of the doctor": macos.read_sysctl,
     "swap": macos.parse_swap,
     "displays": apple.parse_displays,
-    "battery": mac_state.parse_power,
-    "settings": mac_state.parse_low_power,
-    "heat": mac_state.parse_heat,
-    "pressure": mac_state.parse_free_memory,
+    "battery": apple.parse_power,
+    "settings": apple.parse_low_power,
+    "heat": apple.parse_heat,
+    "pressure": apple.parse_free_memory,
     "vm_stat": paging.parse_vm_stat,
     "macmon": macmon.parse_line,
     "powermetrics": powermetrics.parse_line,

@@ -16,7 +16,7 @@ import metalmark
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.bundle import DoctorBundle, ToolAnswer
 from metalmark.doctor.scene import Scene
-from metalmark.machine.mac_state import Power
+from metalmark.machine.apple import PowerSource
 from metalmark.model.run import Gpu, Machine
 
 OWNERS = Path(__file__).with_name("bundles")
@@ -101,7 +101,7 @@ def mac(
             packages=_packages(metal_plugin),
             probes=_probes(chip, virtual=virtual, metal_plugin=metal_plugin),
             machine=_machine(chip, levels, model, gpu_cores, memory_gib, macos, virtual=virtual),
-            power=Power(on_battery="Battery" in batt.splitlines()[0], percent=41 if batt == BATTERY else 100),
+            power=PowerSource(on_battery="Battery" in batt.splitlines()[0], percent=41 if batt == BATTERY else 100),
         ),
         answers=tuple(ToolAnswer(argv=argv, status=0, stdout=text) for argv, text in answers.items()),
     )

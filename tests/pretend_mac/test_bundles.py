@@ -10,7 +10,7 @@ import pytest
 
 from metalmark.doctor.bundle import DoctorBundle, make_bundle
 from metalmark.doctor.scene import Scene
-from metalmark.machine.mac_tools import BATTERY, DISPLAYS
+from metalmark.machine.apple import BATTERY, DISPLAYS
 from metalmark.machine.tools import Printed
 from metalmark.model.run import Absent, Telemetry
 from tests.conftest import Cli

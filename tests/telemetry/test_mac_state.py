@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.machine.mac_state import Power, parse_power
+from metalmark.machine.apple import PowerSource, parse_power
 from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers
 from metalmark.telemetry.base import Reading, SensorLostError, Unit
@@ -41,17 +41,17 @@ INTERNAL = " -InternalBattery-0 (id=4653155)\t64%; discharging; 3:15 remaining p
 @pytest.mark.parametrize(
     ("text", "power"),
     [
-        ("Now drawing from 'UPS Power'\n" + UPS, Power(on_battery=True, percent=87, from_ups=True)),
-        ("Now drawing from 'UPS Power'\n", Power(on_battery=True, from_ups=True)),
-        ("Now drawing from 'UPS Power'\n" + UPS + INTERNAL, Power(on_battery=True, percent=64, from_ups=True)),
-        ("Now drawing from 'Battery Power'\n" + UPS + INTERNAL, Power(on_battery=True, percent=64)),
-        ("Now drawing from 'AC Power'\n" + UPS, Power(on_battery=False)),
-        ("Now drawing from 'AC Power'\n" + INTERNAL + UPS, Power(on_battery=False, percent=64)),
-        ("Now drawing from 'AC Power'\n" + INTERNAL.replace("64", "640"), Power(on_battery=False)),
+        ("Now drawing from 'UPS Power'\n" + UPS, PowerSource(on_battery=True, percent=87, from_ups=True)),
+        ("Now drawing from 'UPS Power'\n", PowerSource(on_battery=True, from_ups=True)),
+        ("Now drawing from 'UPS Power'\n" + UPS + INTERNAL, PowerSource(on_battery=True, percent=64, from_ups=True)),
+        ("Now drawing from 'Battery Power'\n" + UPS + INTERNAL, PowerSource(on_battery=True, percent=64)),
+        ("Now drawing from 'AC Power'\n" + UPS, PowerSource(on_battery=False)),
+        ("Now drawing from 'AC Power'\n" + INTERNAL + UPS, PowerSource(on_battery=False, percent=64)),
+        ("Now drawing from 'AC Power'\n" + INTERNAL.replace("64", "640"), PowerSource(on_battery=False)),
     ],
     ids=["a desktop", "no charge", "a laptop behind it", "its own", "on mains", "a laptop on mains", "nonsense"],
 )
-def test_a_ups_is_a_battery_and_the_charge_is_the_mac_s_own_where_it_has_one(text: str, power: Power) -> None:
+def test_a_ups_is_a_battery_and_the_charge_is_the_mac_s_own_where_it_has_one(text: str, power: PowerSource) -> None:
     assert parse_power(text) == power
 
 

@@ -10,7 +10,7 @@ import torch
 
 from metalmark.backends.base import DeviceReport
 from metalmark.errors import UnsupportedError
-from metalmark.machine import apple, virtual
+from metalmark.machine import apple
 from metalmark.model.plan import Device, DeviceKind
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.scrub import scrub
@@ -166,7 +166,7 @@ def metal_refusal() -> str:
         torch.ones(1, device="mps")
         torch.mps.synchronize()
     except RuntimeError as error:
-        if virtual.machine_of_mac(apple.read_sysctl()):
+        if apple.is_virtual_mac(apple.read_sysctl()):
             return "this Mac is a virtual machine, whose Metal device gives PyTorch no memory."
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         return scrub(f"Metal gives PyTorch no memory: {said}")[:REASON_CHARS]

@@ -20,7 +20,7 @@ import metalmark
 from metalmark.doctor.installed import ASKING, normalised
 from metalmark.doctor.scene import Scene
 from metalmark.errors import UsageError
-from metalmark.machine.mac_tools import COMMANDS, DISPLAYS
+from metalmark.machine.apple import COMMANDS, DISPLAYS
 from metalmark.machine.tools import Printed, ask_tool
 from metalmark.model.run import Absent, Telemetry
 from metalmark.runner.job import write_whole

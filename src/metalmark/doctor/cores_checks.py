@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from metalmark.doctor.check import Check, Finding, note, warning
 from metalmark.doctor.scene import Scene
-from metalmark.machine.words import to_count
+from metalmark.machine.tools import to_count
 
 THREADS = (
     "OMP_NUM_THREADS",

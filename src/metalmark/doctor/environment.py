@@ -12,7 +12,7 @@ from metalmark.doctor.leftovers import leftovers
 from metalmark.doctor.loader_checks import raised_limit, too_few_files
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.watermarks import DEFAULT_HIGH, DEFAULT_LOW, HIGH, LOW, LOW_SHARE, SAFE_HIGH
-from metalmark.machine.words import to_count
+from metalmark.machine.tools import to_count
 
 _GIB = 2**30
 _MIB = 2**20

@@ -18,11 +18,11 @@ import psutil  # type: ignore[import-untyped]
 from metalmark.data.fetch import cache_folder
 from metalmark.doctor.scene import Disk, OpenFiles, Swap
 from metalmark.errors import MetalmarkError
+from metalmark.machine.apple import PowerSource
 from metalmark.machine.cgroup import limits
 from metalmark.machine.cpu import logical_cores, visible_cores
-from metalmark.machine.mac_state import Power
 from metalmark.machine.steering import steering_variables
-from metalmark.machine.words import to_count
+from metalmark.machine.tools import to_count
 from metalmark.telemetry.system import SystemSensor
 
 QUIET_S = 0.3
@@ -104,14 +104,14 @@ def busy_cores() -> float | None:
     return round(percent / 100 * cores, 2) if isinstance(percent, float) and cores else None
 
 
-def _battery() -> Power | None:
+def _battery() -> PowerSource | None:
     try:
         battery = psutil.sensors_battery()
     except (OSError, AttributeError, ValueError):  # no such folder in a container, or half of one
         return None
     if battery is None or battery.power_plugged is None:
         return None
-    return Power(on_battery=not battery.power_plugged, percent=round(battery.percent))
+    return PowerSource(on_battery=not battery.power_plugged, percent=round(battery.percent))
 
 
 def _capacity(path: Path) -> int | None:

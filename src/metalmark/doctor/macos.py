@@ -9,11 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from metalmark.doctor.scene import Swap, Trouble
-from metalmark.machine.apple import macos_version, parse_sysctl
-from metalmark.machine.mac_state import parse_free_memory, parse_heat, parse_low_power, parse_power
-from metalmark.machine.mac_tools import COMMANDS, SYSCTL_KEYS
-from metalmark.machine.tools import run_tool
-from metalmark.machine.words import to_count
+from metalmark.machine.apple import (
+    COMMANDS,
+    SYSCTL_KEYS,
+    macos_version,
+    parse_free_memory,
+    parse_heat,
+    parse_low_power,
+    parse_power,
+    parse_sysctl,
+)
+from metalmark.machine.tools import run_tool, to_count
 from metalmark.model.run import Absent
 
 Run = Callable[..., str | Absent]

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from metalmark.doctor.scene import Nvidia, NvidiaGpu
-from metalmark.machine.nvml import Nvml, with_nvml
-from metalmark.machine.words import to_count, to_name
+from metalmark.machine.nvidia import Nvml, with_nvml
+from metalmark.machine.tools import to_count, to_name
 from metalmark.model.run import Absent
 from metalmark.scrub import scrub
 

@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.doctor.versions import at_least, release
+from metalmark.machine.apple import Heat, PowerSource
 from metalmark.machine.cgroup import Limits
-from metalmark.machine.mac_state import Heat, Power
 from metalmark.model.run import Machine
 from metalmark.runner.ask import NoAnswer
 
@@ -84,7 +84,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     swap: Swap | None = None
     memory_bytes: int | None = None
     memory_free_percent: int | None = None
-    power: Power | None = None
+    power: PowerSource | None = None
     low_power: bool | None = None
     heat: Heat | None = None
     open_files: OpenFiles | None = None

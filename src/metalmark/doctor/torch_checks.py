@@ -11,7 +11,7 @@ from metalmark.doctor.mps_fallback import FALLBACK, is_on
 from metalmark.doctor.scene import Scene
 from metalmark.doctor.versions import older
 from metalmark.doctor.watermarks import DEFAULT_HIGH, HIGH, LOW
-from metalmark.machine.words import to_count
+from metalmark.machine.tools import to_count
 
 DOCS = ("https://docs.pytorch.org/docs/stable/mps_environment_variables.html",)
 RESERVE = 0.9

@@ -1,4 +1,4 @@
-"""What a container may use of the machine: CPU quota and memory limit, cgroup version 1 and 2."""
+"""Whether this process runs in a container, and what that may use: CPU quota and memory limit, cgroup 1 and 2."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.machine.words import to_count
+from metalmark.machine.tools import to_count
 
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+_SYSTEM = Path("/")
+_MARKS = (".dockerenv", "run/.containerenv")
+_ENGINES = ("docker", "kubepods", "containerd", "libpod", "podman", "lxc", "garden", "actions_job")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -34,6 +37,17 @@ def limits(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> Limits:
             if size is not None:
                 memory.append(size)
     return Limits(cores=min(cores, default=None), memory_bytes=min(memory, default=None))
+
+
+def in_container(root: Path = _SYSTEM) -> bool | None:
+    """Look for the file that the engine leaves, or for the group that it puts the first process into."""
+    try:
+        if any((root / mark).exists() for mark in _MARKS):
+            return True
+        groups = (root / "proc" / "1" / "cgroup").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    return any(engine in groups for engine in _ENGINES)
 
 
 def parse_membership(text: str) -> list[tuple[str, tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""The processor and the memory of this computer, as far as any operating system tells."""
+"""The processor and the memory of this computer, and which instructions that training uses it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from metalmark.machine.cgroup import Limits
-from metalmark.machine.words import to_name
+from metalmark.machine.tools import to_count, to_name
 
 _CPUINFO = Path("/proc/cpuinfo")
 _HEAD_BYTES = 16_384
@@ -25,6 +25,31 @@ _ARM_PARTS = {
     ("0x41", "0xd4f"): "Arm Neoverse V2",
     ("0x41", "0xd84"): "Arm Neoverse V3",
     ("0x41", "0xd8e"): "Arm Neoverse N3",
+}
+
+# Our name, then what Linux calls it among the flags (x86) or Features (Arm) of /proc/cpuinfo.
+_LINUX_FLAGS = {
+    "avx2": {"avx2"},
+    "avx512": {"avx512f"},
+    "amx": {"amx_tile"},
+    "neon": {"asimd"},
+    "sve": {"sve"},
+    "sme": {"sme"},
+    "bf16": {"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+    "int8": {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"},
+}
+
+# And below hw.optional of a Mac, where it is 1, or for AMX a version.
+_MAC_KEYS = {
+    "avx2": {"avx2_0"},
+    "avx512": {"avx512f"},
+    "amx": {"amx_version"},
+    "neon": {"AdvSIMD", "neon"},
+    "sme": {"arm.FEAT_SME"},
+    "bf16": {"arm.FEAT_BF16"},
+    "fp16": {"arm.FEAT_FP16", "neon_fp16"},
+    "int8": {"arm.FEAT_I8MM", "avx512vnni"},
 }
 
 
@@ -94,3 +119,29 @@ def operating_system() -> str:
         return kernel
     distribution = to_name(release.get("PRETTY_NAME"))
     return f"{distribution}, {kernel}" if distribution else kernel
+
+
+def features_of_linux(cpuinfo: str) -> tuple[str, ...]:
+    flags = flags_of(cpuinfo)
+    return tuple(name for name, words in _LINUX_FLAGS.items() if words & flags)
+
+
+def features_of_mac(sysctl: dict[str, str]) -> tuple[str, ...]:
+    return tuple(
+        name for name, keys in _MAC_KEYS.items() if any(to_count(sysctl.get(f"hw.optional.{key}")) for key in keys)
+    )
+
+
+def is_virtual_linux(cpuinfo: str) -> bool | None:
+    """Return whether an x86 processor carries the hypervisor's flag; None on Arm, which has no such flag."""
+    flags = flags_of(cpuinfo)
+    return "hypervisor" in flags if "fpu" in flags else None
+
+
+def flags_of(cpuinfo: str) -> set[str]:
+    """Return the flags of the first processor; the others have the same."""
+    for line in cpuinfo.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()

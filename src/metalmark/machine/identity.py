@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import sys
+import sysconfig
 from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metalmark.machine import apple, chips, cpu, features, nvidia, python, virtual
-from metalmark.machine.cgroup import limits
-from metalmark.machine.words import to_count, to_name
+from metalmark.machine import apple, chips, cpu, nvidia
+from metalmark.machine.cgroup import in_container, limits
+from metalmark.machine.tools import to_count, to_name
 from metalmark.model.run import Absent, Gpu, Machine
+
+_PACKAGER = re.compile(r"\| *packaged by ([^|]{1,80})\|")
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -38,10 +43,10 @@ def read_identity() -> Identity:
         memory_bytes=cpu.memory_bytes(bounds),
         os=cpu.operating_system(),
         gpus=nvidia.read_gpus(),
-        features=features.of_linux(cpu.cpuinfo()),
-        virtual_machine=virtual.machine_of_linux(cpu.cpuinfo()),
-        container=virtual.container_of_linux() if sys.platform == "linux" else None,
-        python_build=python.build(),
+        features=cpu.features_of_linux(cpu.cpuinfo()),
+        virtual_machine=cpu.is_virtual_linux(cpu.cpuinfo()),
+        container=in_container() if sys.platform == "linux" else None,
+        python_build=python_build(),
     )
     failed_tools: dict[str, str] = {}
     if sys.platform == "darwin":
@@ -72,8 +77,8 @@ def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> M
         gpus=gpus or machine.gpus,
         clusters=apple.clusters(sysctl),
         variant=_variant(gpus),
-        features=features.of_mac(sysctl),
-        virtual_machine=virtual.machine_of_mac(sysctl),
+        features=cpu.features_of_mac(sysctl),
+        virtual_machine=apple.is_virtual_mac(sysctl),
     )
 
 
@@ -85,6 +90,28 @@ def with_peaks(machine: Machine) -> Machine:
         for gpu in machine.gpus
     )
     return replace(machine, gpus=tuple(gpus))
+
+
+def python_build() -> str:
+    """Return which Python runs us and what it was built for: one built for another processor is why Metal is absent."""
+    return describe_python(
+        implementation=platform.python_implementation(),
+        version=platform.python_version(),
+        built_for=sysconfig.get_platform(),
+        banner=sys.version,
+        free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    )
+
+
+def describe_python(*, implementation: str, version: str, built_for: str, banner: str, free_threaded: bool) -> str:
+    """Put the parts into a line. The banner is read for its packager only: its compiler and date help nobody."""
+    packager = _PACKAGER.search(banner)
+    parts = [f"{implementation} {version} for {built_for}"]
+    if free_threaded:
+        parts.append("free-threaded")
+    if packager:
+        parts.append(f"packaged by {packager[1].strip()}")
+    return to_name(", ".join(parts)) or "unknown"
 
 
 def _variant(gpus: tuple[Gpu, ...]) -> str | None:

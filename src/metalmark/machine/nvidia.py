@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from metalmark.machine.nvml import Nvml, with_nvml
-from metalmark.machine.words import to_count, to_name
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from metalmark.machine.tools import to_count, to_name
 from metalmark.model.run import Absent, Gpu
+
+T = TypeVar("T")
+
+
+class Nvml:
+    """NVML while it is open, asked without an exception for what it does not know."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def ask(self, function: str, *arguments: object) -> Any:
+        """Return the answer; None where this GPU, driver or binding does not know."""
+        try:
+            return getattr(self._library, function)(*arguments)
+        except (self._library.NVMLError, AttributeError):
+            return None
+
+    def knows(self, name: str) -> Any:
+        return getattr(self._library, name, None)
+
+
+def with_nvml(describe: Callable[[Nvml], T]) -> T | Absent:
+    """Open NVML for one call of `describe`; Absent, with the library's reason, where no driver answers."""
+    try:
+        import pynvml
+    except ImportError:
+        return Absent("nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Absent(str(error))
+    try:
+        return describe(Nvml(pynvml))
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """All of them, whatever CUDA_VISIBLE_DEVICES says; none without a driver that answers: the doctor says why."""
-    found = with_nvml(describe)
-    return () if isinstance(found, Absent) else found
+    """Return all GPUs, whatever CUDA_VISIBLE_DEVICES says; none without a driver that answers: the doctor says why."""
+    gpus = with_nvml(describe)
+    return () if isinstance(gpus, Absent) else gpus
 
 
 def describe(nvml: Nvml) -> tuple[Gpu, ...]:
@@ -20,7 +57,7 @@ def describe(nvml: Nvml) -> tuple[Gpu, ...]:
         gpu = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         if gpu is None:
             continue
-        # A GPU that shares the host's memory has none of its own to tell.
+        # A GPU that shares the host's memory has none of its own to report.
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", gpu)
         gpus.append(
             Gpu(

@@ -1,5 +1,8 @@
-"""Running a system tool: its text, or the reason why there is none. Never raises, never waits for ever, and never
-takes more memory than an answer needs."""
+"""Run a system tool and read what it printed.
+
+Each call returns the text, or the reason why there is none. It never raises, never waits for ever, and never takes
+more memory than an answer needs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from msgspec import Struct
 
 from metalmark.machine.processes import signal_group
 from metalmark.model.run import Absent
-from metalmark.scrub import scrub
+from metalmark.scrub import printable, scrub
 
 # The second: a shell set up for old programs makes macOS tell every tool that it is version 10.16.
 _ENVIRONMENT = {"LC_ALL": "C", "SYSTEM_VERSION_COMPAT": "0"}
@@ -25,6 +28,9 @@ _MOST_BYTES = 1 << 20
 """Of output, and of error messages: the longest answer that is asked for has some ten thousand."""
 _REAP_S = 1.0
 _REASON_CHARS = 200
+_NAME_CHARS = 120
+_DIGITS = 18
+"""More digits would not fit into the 64 bits of a record's integers."""
 
 
 class Printed(Struct, frozen=True, kw_only=True):
@@ -109,3 +115,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
+
+
+def to_count(value: object) -> int | None:
+    """Return the count in "16", 16 or " 16 "; None for anything else."""
+    text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def to_name(value: object) -> str | None:
+    """Return one line of text without control characters and repeated spaces; None where nothing is left."""
+    if not isinstance(value, str):
+        return None
+    # A lone surrogate can come out of JSON, and can't go into it again.
+    encodable = value.encode("utf-8", "replace").decode("utf-8")
+    return " ".join(printable(encodable).split())[:_NAME_CHARS].strip() or None

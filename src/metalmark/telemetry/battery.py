@@ -8,8 +8,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from metalmark.machine.mac_state import parse_low_power, parse_power
-from metalmark.machine.mac_tools import BATTERY, POWER_SETTINGS
+from metalmark.machine.apple import BATTERY, POWER_SETTINGS, parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers

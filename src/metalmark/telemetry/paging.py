@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from metalmark.machine.mac_state import parse_free_memory
-from metalmark.machine.mac_tools import MEMORY_PRESSURE, PAGING
+from metalmark.machine.apple import MEMORY_PRESSURE, PAGING, parse_free_memory
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers

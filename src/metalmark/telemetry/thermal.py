@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metalmark.machine.mac_state import parse_heat
-from metalmark.machine.mac_tools import HEAT
+from metalmark.machine.apple import HEAT, parse_heat
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
 from metalmark.telemetry.answers import ToolAnswers

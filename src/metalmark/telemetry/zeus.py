@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from metalmark.machine.apple import read_sysctl
-from metalmark.machine.virtual import machine_of_mac
+from metalmark.machine.apple import is_virtual_mac, read_sysctl
 from metalmark.model.run import Absent
 from metalmark.telemetry.base import MODELLED, Reading, Unit, number
 
@@ -21,7 +20,7 @@ _WINDOW = "metalmark"
 
 
 def in_virtual_machine() -> bool:
-    return machine_of_mac(read_sysctl()) is True
+    return is_virtual_mac(read_sysctl()) is True
 
 
 class ZeusSensor:
