@@ -15,12 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.model.codec import decode, decode_export, encode
-from metalmark.model.measurement import BenchRun
-from metalmark.model.run import SCHEMA
-from metalmark.store.damage import refuse_damaged
-from metalmark.store.names import PATTERN, RESERVED
+from metalmark.model.codec import UNREADABLE, AnyRun, decode, decode_export, encode
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.run import SCHEMA, Run
 from metalmark.store.personal import look, without
+from metalmark.store.sqlite import NAME, RESERVED
 
 FORMAT = "metalmark-bundle"
 VERSION = 1
@@ -34,9 +33,11 @@ MAKE_ONE = "Make one with `metalmark runs export --bundle FILE`."
 
 Names = Mapping[str, Sequence[str]]
 NONE: Names = {}
+LARGEST = 2**53
+"""What a program in any language reads as the same number."""
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class BundleFile(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON inside the compression."""
 
     format: str
@@ -44,12 +45,12 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     schema: int
     sha256: str
     names: dict[str, list[str]] = {}
-    """Name → ids of records or sweeps; only where whoever made it asked for it."""
+    """Ids of runs or sweeps by name; only where whoever made the bundle asked for it."""
     records: list[msgspec.Raw]
 
 
 class Bundle(NamedTuple):
-    records: list[BenchRun]
+    runs: list[AnyRun]
     names: Names
     sha256: str
 
@@ -60,22 +61,22 @@ class _Format(msgspec.Struct, frozen=True):
     schema: int = 0
 
 
-def encode_bundle(records: Iterable[BenchRun], *, names: Names = NONE, scrubs: bool = False) -> bytes:
-    """Refuses personal data by its place, or with `scrubs` puts plain words there."""
-    chosen = sorted({record.id: record for record in records}.values(), key=lambda one: (one.started_at, one.id))
+def encode_bundle(runs: Iterable[Run], *, names: Names = NONE, scrubs: bool = False) -> bytes:
+    """Refuse personal data, saying where it stands; with `scrubs`, put plain words in its place."""
+    chosen = sorted({run.id: run for run in runs}.values(), key=lambda one: (one.started_at, one.id))
     if not chosen:
         raise UsageError("There is nothing to bundle.", hint="`metalmark runs list` shows what is stored.")
     if scrubs:
-        chosen = [without(record) for record in chosen]
+        chosen = [without(run) for run in chosen]
     _refuse_personal(chosen, "--scrub puts plain words there." if not scrubs else "")
     kept = {name: sorted(runs) for name, runs in sorted(names.items())}
     raw = [encode(record) for record in chosen]
     if sum(map(len, raw)) > MOST_BYTES:
         raise UsageError(
-            f"{len(raw)} records are more than a bundle holds ({MOST_BYTES >> 20} MiB).",
+            f"{len(raw)} runs are more than a bundle holds ({MOST_BYTES >> 20} MiB).",
             hint="Name fewer runs, and make several bundles.",
         )
-    document = File(
+    document = BundleFile(
         format=FORMAT,
         bundle=VERSION,
         schema=SCHEMA,
@@ -88,13 +89,13 @@ def encode_bundle(records: Iterable[BenchRun], *, names: Names = NONE, scrubs: b
 
 
 def decode_bundle(data: bytes, *, source: str) -> Bundle:
-    """Everything is checked before anything is believed: size, form, versions, hash, each record, personal names."""
+    """Check everything before anything is believed: size, form, versions, hash, each run, names."""
     plain = unpack(data, source=source)
     _refuse_newer(plain, source)
     try:
-        file = msgspec.json.decode(plain, type=File)
+        file = msgspec.json.decode(plain, type=BundleFile)
         told = digest(file.records, file.names)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FormatError(f"{source} is not a bundle of Metalmark: {error}.", hint=MAKE_ONE) from error
     if told != file.sha256:
         raise FormatError(
@@ -102,15 +103,13 @@ def decode_bundle(data: bytes, *, source: str) -> Bundle:
             hint="Nothing was imported. Get it again from whoever made it.",
         )
     if len(file.names) > MOST_NAMES or not all(map(_is_name, file.names)):
-        raise FormatError(f"{source} holds names that are none.", hint=MAKE_ONE)
-    records = [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(file.records)]
-    for record in records:
-        refuse_damaged(record, source)
-    return Bundle(records, file.names, told)
+        raise FormatError(f"{source} holds names that no run can have.", hint=MAKE_ONE)
+    runs = [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(file.records)]
+    return Bundle(_refuse_damaged(runs, source), file.names, told)
 
 
 def read_file(name: str) -> Bundle:
-    """A bundle, or an export of `runs export`, whichever it is."""
+    """Read a bundle, or an export of `runs export`, whichever the file is."""
     path = Path(name)
     try:
         if path.stat().st_size > (MOST_PACKED_BYTES if _packed(path) else MOST_BYTES * 2):
@@ -120,7 +119,7 @@ def read_file(name: str) -> Bundle:
         raise FormatError(f"{name} can't be read: {error.strerror}.", hint="Name a file of `runs export`.") from error
     if data.startswith(GZIP) or _format(data).format == FORMAT:
         return decode_bundle(data, source=name)
-    return Bundle(decode_export(data, source=name), {}, "")
+    return Bundle(_refuse_damaged(decode_export(data, source=name), name), {}, "")
 
 
 def digest(records: Sequence[bytes | msgspec.Raw], names: Names) -> str:
@@ -166,12 +165,12 @@ def _refuse_newer(plain: bytes, source: str) -> None:
 def _format(data: bytes) -> _Format:
     try:
         return msgspec.json.decode(data, type=_Format)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except UNREADABLE:
         return _Format()
 
 
 def _is_name(name: str) -> bool:
-    return PATTERN.fullmatch(name) is not None and name.lower() not in RESERVED
+    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
 
 
 def _packed(path: Path) -> bool:
@@ -179,10 +178,37 @@ def _packed(path: Path) -> bool:
         return file.read(2) == GZIP
 
 
-def _refuse_personal(records: Sequence[BenchRun], hint: str) -> None:
-    found = dict.fromkeys(f"{one.what} in {one.where} of record {one.record}" for r in records for one in look(r))
+def _refuse_personal(runs: Sequence[Run], hint: str) -> None:
+    found = dict.fromkeys(f"{one.what} in {one.where} of run {one.run}" for run in runs for one in look(run))
     if not found:
         return
     shown = list(found)[:MOST_SHOWN]
     more = f" and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
     raise UsageError(f"This would give away {'; '.join(shown)}{more}.", hint=f"Nothing was written. {hint}".strip())
+
+
+def _refuse_damaged(runs: list[AnyRun], source: str) -> list[AnyRun]:
+    """Runs that someone edited are found before they are stored."""
+    for run in runs:
+        if why := damage_of(run):
+            raise FormatError(f"Run {run.id} of {source} is damaged: {why}.", hint="Export it again.")
+    return runs
+
+
+def damage_of(run: AnyRun) -> str:
+    """Why it can't be what a run left, though the schema allows it; empty for one that can."""
+    telemetry = run.header.telemetry
+    if telemetry is not None and any(len(series.at_s) != len(series.values) for series in telemetry.series):
+        return "a series has more values than times, or fewer"
+    if not isinstance(run, BenchRun):
+        return ""
+    if isinstance(run.outcome, Completed):
+        blocks = run.outcome.measurement.blocks
+        if not blocks or min(block.elapsed_s for block in blocks) <= 0:
+            return "it has no block, or one that lasted no time"
+    batch = run.plan.params.get("batch_size")
+    if batch is not None and not (type(batch) is int and 0 < batch < LARGEST):
+        return "its batch size is not a number of samples"
+    if max(run.cell, run.repeat) >= LARGEST:
+        return "its place in the sweep is not a number that a sweep has"
+    return ""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
-from metalmark.model.measurement import BenchRun
+from metalmark.model.run import Run
 from metalmark.scrub import PATH, user_names
+
+R = TypeVar("R", bound=Run)
 
 EVERYONES = {
     "admin", "administrator", "apple", "azureuser", "computer", "cuda", "debian", "default", "desktop", "docker",
@@ -22,9 +24,7 @@ EVERYONES = {
     "runner", "tensorflow", "test", "torch", "ubuntu", "user", "vagrant", "vscode",
 }  # fmt: skip
 """Names of users and hosts that say nothing of whose it is, and words that a record is full of anyway."""
-OF_THE_SYSTEM = "machine."
-"""A chip may be called Max, and so may its owner: names are not looked for in what the hardware says of itself."""
-OWN_WORDS = {"schema", "id", "sweep", "started_at"}
+OWN_WORDS = {"schema", "kind", "id", "sweep", "started_at"}
 """Fields that Metalmark fills with words of its own."""
 
 SERIAL = re.compile(
@@ -38,35 +38,50 @@ EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b", re.IGNORECASE
 
 
 class Personal(msgspec.Struct, frozen=True, kw_only=True):
-    """One place in one record, and what kind of thing stands there; never the thing itself."""
+    """One place in one run, and what kind of thing stands there; never the thing itself."""
 
-    record: str
+    run: str
     where: str
     what: str
 
 
-def look(record: BenchRun) -> list[Personal]:
-    anywhere, names = _patterns(), _names()
-    return [
-        Personal(record=record.id, where=where, what=what)
-        for where, text in _strings(msgspec.to_builtins(record), "")
-        for what, (pattern, _) in (anywhere if where.startswith(OF_THE_SYSTEM) else {**anywhere, **names}).items()
-        if pattern.search(text)
-    ]
+def look(run: Run) -> list[Personal]:
+    everywhere, names = _patterns(), _names()
+    found: list[Personal] = []
+
+    def see(where: str, text: str) -> str:
+        patterns = everywhere if _of_the_system(where) else {**everywhere, **names}
+        found.extend(
+            Personal(run=run.id, where=where, what=what)
+            for what, (pattern, _) in patterns.items()
+            if pattern.search(text)
+        )
+        return text
+
+    _mapped(msgspec.to_builtins(run), see)
+    return found
 
 
-def without(record: BenchRun) -> BenchRun:
-    """The same record with a plain word in place of each; paths are cut to their last part."""
-    anywhere, names = _patterns(), _names()
-    plain = msgspec.to_builtins(record)
-    changed = _changed({**plain, "machine": None}, _cleaner({**anywhere, **names}))
-    machine = _changed(plain["machine"], _cleaner(anywhere), top=False)
-    return msgspec.convert({**changed, "machine": machine}, BenchRun)
+def without(run: R) -> R:
+    """The same run with a plain word in place of each; paths are cut to their last part."""
+    everywhere = _cleaner(_patterns())
+    anything = _cleaner({**_patterns(), **_names()})
+
+    def clean(where: str, text: str) -> str:
+        return (everywhere if _of_the_system(where) else anything)(text)
+
+    return msgspec.convert(_mapped(msgspec.to_builtins(run), clean), type(run))
 
 
 def cleaned(value: Any) -> Any:
     """Any plain value, strings inside it included, with a plain word in place of each."""
-    return _changed(value, _cleaner({**_patterns(), **_names()}), top=False)
+    clean = _cleaner({**_patterns(), **_names()})
+    return _mapped(value, lambda _, text: clean(text), where="value")
+
+
+def _of_the_system(where: str) -> bool:
+    """A chip may be called Max, and so may its owner: names are not looked for in what the hardware says of itself."""
+    return "machine" in where.split(".")[:-1]
 
 
 Patterns = dict[str, tuple[re.Pattern[str], str]]
@@ -107,27 +122,18 @@ def host_names() -> set[str]:
     return {name for name in names if len(name) >= 4}
 
 
-def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> Any:
+    """The value with every string in it changed, keys too; `change` is told where each stands. Fields of the run that
+    Metalmark fills with words of its own stay as they are."""
     if isinstance(value, str):
-        yield where, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if where or key not in OWN_WORDS:
-                yield f"{where} (a key)".strip(), key
-                yield from _strings(inner, f"{where}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _strings(inner, where)
-
-
-def _changed(value: Any, clean: Callable[[str], str], *, top: bool = True) -> Any:
-    if isinstance(value, str):
-        return clean(value)
+        return change(where, value)
     if isinstance(value, dict):
         return {
-            key if top else clean(key): inner if top and key in OWN_WORDS else _changed(inner, clean, top=False)
+            key if not where else change(f"{where} (a key)", key): inner
+            if not where and key in OWN_WORDS
+            else _mapped(inner, change, f"{where}.{key}".lstrip("."))
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_changed(inner, clean, top=False) for inner in value]
+        return [_mapped(inner, change, where) for inner in value]
     return value

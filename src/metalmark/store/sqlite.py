@@ -1,11 +1,12 @@
-"""One SQLite file in WAL mode. A record is committed the moment its cell ends, whole or not at all."""
+"""Store: every run in one SQLite file in WAL mode. A run is committed the moment it ends, whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,40 +14,42 @@ from typing import Self
 import msgspec
 
 from metalmark.errors import StoreError, UsageError
-from metalmark.model.codec import decode, encode
-from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.codec import TYPES, AnyRun, decode_as
+from metalmark.model.run import Run, RunKind
 from metalmark.model.sweep import Sweep, now_utc
-from metalmark.stats.summary import median
-from metalmark.store import names as naming
-from metalmark.store.layout import APPLICATION_ID, LAYOUT, LIST, NEWEST, TABLES
-from metalmark.store.trouble import ELSEWHERE, explained
+from metalmark.model.training import Ending, TrainingRun
+from metalmark.store import schema
+from metalmark.store.row import COLUMNS, Row
 
 WAIT_S = 5.0
+ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
+LIST_THEM = "`metalmark runs list` shows what is stored."
+MOST_WORDS, MOST_NAMED = 8, 500
+SEARCHED = ("workload", "framework", "device", "mode", "dtype", "ending", "id", "sweep", "started_at", "name", "kind")
+RESERVED = {"last", "published"}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+_COLUMNS = ", ".join(COLUMNS)
+_TEXT = " || ' ' || ".join(SEARCHED)
+_ORDER = "ORDER BY sweep, repeat, cell, started_at, id"
+_NEWEST = """WHERE id IN (
+    SELECT id FROM (
+        SELECT id, row_number() OVER (PARTITION BY workload, framework, device, dtype ORDER BY started_at DESC) AS place
+        FROM runs WHERE workload IN ({names}) AND kind = 'bench'{more})
+    WHERE place <= 8)"""
+"""Of some workloads, bounded however often they were measured."""
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A record's line in a list: read from columns, without decoding the record."""
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Some rows of a list, the newest first, and whether there are more on either side."""
 
-    id: str
-    sweep: str
-    started_at: str
-    workload: str
-    framework: str
-    device: str
-    mode: str
-    batch_size: int | None
-    dtype: str
-    outcome: str
-    step_s: float | None
-    samples_s: float | None
-
-
-BEGINS = "WHERE id >= ? AND id < ?"
-_COLUMNS = ", ".join(Row.__struct_fields__)
+    rows: tuple[Row, ...]
+    newer: bool
+    older: bool
 
 
 class Store:
-    """`with Store(path) as store:`; `readonly` never makes or changes a file."""
+    """`with Store(path) as store:`; `readonly` never makes a file, and changes one only to bring it up to date."""
 
     def __init__(self, path: Path, *, readonly: bool = False, wait_s: float = WAIT_S) -> None:
         self.path = path
@@ -62,143 +65,218 @@ class Store:
     ) -> None:
         self._connection.close()
 
+    # Writing
+
     def add_sweep(self, sweep: Sweep) -> None:
         with self._writing() as connection:
             connection.execute(
                 "INSERT INTO sweeps VALUES (?, ?, ?)", (sweep.id, sweep.created_at, msgspec.json.encode(sweep))
             )
 
-    def add(self, record: BenchRun) -> None:
-        self.add_all([record])
+    def add(self, run: Run) -> None:
+        self.add_all([run])
 
-    def add_all(self, records: Sequence[BenchRun]) -> int:
-        """Adds those that are new, all or none; the same record twice is one, another under its id is refused."""
+    def add_all(self, runs: Sequence[Run]) -> int:
+        """Add those that are new, all or none. The same run twice is one; another under its id is refused."""
         added = 0
         with self._writing() as connection:
-            connection.execute(LIST)  # a list reads no bodies; a store made before it gains it here
-            for record in records:
-                body = encode(record)
-                held = connection.execute("SELECT body FROM records WHERE id = ?", (record.id,)).fetchone()
-                if held is not None:
-                    if held[0] != body:
-                        raise StoreError(
-                            f"Record {record.id} is in the store already, with other contents.",
-                            hint="Nothing was imported. Two files claim the same measurement: one was edited.",
-                        )
-                    continue
-                marks = ", ".join("?" * 15)
-                connection.execute(f"INSERT INTO records VALUES ({marks})", (*_columns(record), body))
-                added += 1
+            for run in runs:
+                held = connection.execute("SELECT kind, body FROM runs WHERE id = ?", (run.id,)).fetchone()
+                if held is None:
+                    schema.insert(connection, run)
+                    added += 1
+                elif held[1] is None or self._decode(run.id, *held) != run:
+                    raise StoreError(
+                        f"Run {run.id} is in the store already, with other contents.",
+                        hint="Nothing was imported. Two files claim the same run: one was edited.",
+                    )
         return added
 
-    def rows(self, *, limit: int | None = None, sweep: str | None = None) -> list[Row]:
-        """The newest last."""
-        where, values = ("WHERE sweep = ?", [sweep]) if sweep else ("", [])
-        query = f"SELECT {_COLUMNS} FROM records {where} ORDER BY started_at DESC, id DESC LIMIT ?"
-        with self._explained():
-            found = self._connection.execute(query, (*values, -1 if limit is None else limit)).fetchall()
-        return [Row(*values) for values in reversed(found)]
-
-    def count(self) -> int:
-        with self._explained():
-            return int(self._connection.execute("SELECT count(*) FROM records").fetchone()[0])
-
-    def find(self, words: Sequence[str]) -> list[BenchRun]:
-        """Records by name, id, the beginning of one, sweep, or `last` for the newest sweep. None given: all."""
-        if not words:
-            return list(self._records("", ()))
-        records: dict[str, BenchRun] = {}
-        for word in words:
-            records.update((record.id, record) for record in self._match(word))
-        return list(records.values())
-
-    def of_sweep(self, sweep: str, cell: int | None = None) -> list[BenchRun]:
-        if cell is not None:
-            return list(self._records("WHERE sweep = ? AND cell = ?", (sweep, cell)))
-        return list(self._records("WHERE sweep = ?", (sweep,)))
-
-    def name(self, name: str, runs: Sequence[str], *, add: bool = False) -> None:
-        """From now on it stands for these records or sweeps alone; with `add`, for these too."""
+    def put_training(self, run: TrainingRun, folder: Path) -> None:
+        """Write a training as it is now, in the place of what was known of it before."""
         with self._writing() as connection:
-            naming.give(connection, naming.check_name(name), runs, given_at=now_utc(), add=add)
-
-    def unname(self, name: str) -> bool:
-        with self._writing() as connection:
-            return naming.take_away(connection, name) > 0
-
-    def names(self) -> dict[str, list[str]]:
-        """Record or sweep → its names."""
-        with self._explained():
-            return naming.names_of(self._connection)
-
-    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[BenchRun]:
-        """The newest few of each framework, device and dtype: of these frameworks, or of all."""
-        more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
-        return list(self._records(NEWEST.format(names=_marks(names), more=more), (*names, *frameworks)))
-
-    def sweep(self, word: str) -> Sweep:
-        """A sweep by id, by its beginning, or `last`."""
-        where, values = ("", ()) if word == "last" else (BEGINS, _beginning(word))
-        query = f"SELECT body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2"
-        with self._explained():
-            found = self._connection.execute(query, values).fetchall()
-        if not found:
-            what = "There is no sweep yet" if word == "last" else f"There is no sweep {word!r}"
-            raise UsageError(f"{what} in {self.path}.", hint="`metalmark runs list` shows what is stored.")
-        if word != "last" and len(found) > 1:
-            raise UsageError(f"Several sweeps begin with {word!r}.", hint="Give more of its characters.")
-        return msgspec.json.decode(found[0][0], type=Sweep)
+            schema.insert(connection, run, folder)
 
     def delete(self, ids: Sequence[str]) -> int:
         with self._writing() as connection:
-            gone = [connection.execute("DELETE FROM records WHERE id = ?", (i,)).rowcount for i in ids]
-        return sum(gone)
+            return sum(connection.execute("DELETE FROM runs WHERE id = ?", (one,)).rowcount for one in ids)
 
-    def _match(self, word: str) -> list[BenchRun]:
+    def name(self, name: str, ids: Sequence[str], *, add: bool = False) -> None:
+        """From now on the name stands for these runs or sweeps alone; with `add`, for these too."""
+        check_name(name)
+        with self._writing() as connection:
+            taken = connection.execute("SELECT 1 FROM runs WHERE id = ? OR sweep = ? LIMIT 1", (name, name)).fetchone()
+            if taken:
+                raise UsageError(f"{name!r} is the id of a run.", hint="Choose another name.")
+            if not add:
+                connection.execute("DELETE FROM names WHERE name = ?", (name,))
+            for one in ids:
+                connection.execute("INSERT OR REPLACE INTO names VALUES (?, ?, ?)", (name, one, now_utc()))
+
+    def unname(self, name: str) -> bool:
+        with self._writing() as connection:
+            return connection.execute("DELETE FROM names WHERE name = ?", (name,)).rowcount > 0
+
+    # Reading rows, which decodes no run
+
+    def rows(self, *, limit: int | None = None, sweep: str | None = None) -> list[Row]:
+        """Return the newest rows, the newest last."""
+        where, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
+        found = self._rows(
+            f"{where} ORDER BY started_at DESC, id DESC LIMIT ?", *values, -1 if limit is None else limit
+        )
+        return found[::-1]
+
+    def count(self) -> int:
         with self._explained():
-            named = naming.runs_named(self._connection, word)
-        if named:
-            marks = _marks(named)
-            found = list(self._records(f"WHERE sweep IN ({marks}) OR id IN ({marks})", (*named, *named)))
-        elif word == "last":
-            query = "WHERE sweep = (SELECT sweep FROM records ORDER BY started_at DESC LIMIT 1)"
-            found = list(self._records(query, ()))
-        else:
-            begins = _beginning(word)
-            found = list(self._records("WHERE sweep = ?", begins[:1])) or list(self._records(BEGINS, begins))
-            if len(found) > 1 and any(record.sweep != begins[0] for record in found):
-                raise UsageError(f"Several records begin with {word!r}.", hint="Give more of its characters.")
-        if not found:
-            gone = " any more" if named else ""
-            raise UsageError(
-                f"There is no record or sweep {word!r}{gone} in {self.path}.",
-                hint="`metalmark runs list` shows what is stored.",
-            )
+            return int(self._connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+    def page(self, words: Sequence[str] = (), *, before: str = "", after: str = "", limit: int = 50) -> Page:
+        """Return rows that hold every word in a column or a name. `before` and `after` are the id that the page begins
+        next to."""
+        conditions, values = [], []
+        for word in words[:MOST_WORDS]:
+            condition, found = self._holding(word)
+            conditions.append(condition)
+            values += found
+        sign, cursor = (">", after) if after else ("<", before)
+        place = self._rows("WHERE id = ?", cursor) if cursor else []
+        if place:
+            conditions.append(f"(started_at, id) {sign} (?, ?)")
+            values += [place[0].started_at, place[0].id]
+        direction = "ASC" if after and place else "DESC"
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        rows = self._rows(f"{where} ORDER BY started_at {direction}, id {direction} LIMIT ?", *values, limit + 1)
+        more, rows = len(rows) > limit, rows[:limit]
+        if direction == "ASC":
+            return Page(rows=tuple(reversed(rows)), newer=more, older=True)
+        return Page(rows=tuple(rows), newer=bool(place), older=more)
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of each run and sweep that has some, by id."""
+        names: dict[str, list[str]] = {}
+        with self._explained():
+            for name, run in self._connection.execute("SELECT name, run FROM names ORDER BY name"):
+                names.setdefault(run, []).append(name)
+        return names
+
+    def rows_named(self, name: str) -> list[Row] | None:
+        """Return the rows of a name or tag, which may all be deleted by now; None where nothing has that name."""
+        with self._explained():
+            query = "SELECT run FROM names WHERE name = ? ORDER BY given_at, run"
+            ids = [run for (run,) in self._connection.execute(query, (name,))]
+        marks = _marks(ids)
+        return self._rows(f"WHERE sweep IN ({marks}) OR id IN ({marks}) {_ORDER}", *ids, *ids) if ids else None
+
+    def rows_of_last(self) -> list[Row]:
+        """Return the rows of what the newest command made: its sweep, or its one run."""
+        newest = self._rows("ORDER BY started_at DESC, id DESC LIMIT 1")
+        if not newest or not newest[0].sweep:
+            return newest
+        return self._rows(f"WHERE sweep = ? {_ORDER}", newest[0].sweep)
+
+    def rows_called(self, query: str) -> list[Row]:
+        """Return the rows of a sweep, of an id, of a watched run's or a training folder's name, or of the only id that
+        begins so."""
+        # The folder of several trainings names all of them: their names begin with its own and a stroke.
+        exact = self._rows(
+            f"WHERE sweep = ? OR id = ? OR name = ? OR (name > ? AND name < ?) {_ORDER}",
+            *(query.lower(), query.lower(), query, f"{query}/", f"{query}0"),
+        ) if query else []  # fmt: skip
+        if exact or not (query.isalnum() and query.isascii()):
+            return exact
+        beginning = self._rows("WHERE id >= ? AND id < ? LIMIT 2", query.lower(), query.lower() + "~")
+        if len(beginning) > 1:
+            raise UsageError(f"Several runs begin with {query!r}.", hint="Give more of its characters.")
+        return beginning
+
+    def rows_of_cells(self, rows: Iterable[Row]) -> list[Row]:
+        """Return every repeat of the cells that these rows belong to: a run is one process of its cell."""
+        cells = dict.fromkeys((row.sweep, row.cell) if row.sweep else (row.id, -1) for row in rows)
+        found = []
+        for sweep, cell in cells:
+            where, values = ("sweep = ? AND cell = ?", (sweep, cell)) if cell >= 0 else ("id = ?", (sweep,))
+            found += self._rows(f"WHERE {where} {_ORDER}", *values)
         return found
 
-    def _records(self, where: str, values: tuple[object, ...]) -> Iterator[BenchRun]:
-        query = f"SELECT id, body FROM records {where} ORDER BY sweep, repeat, cell, started_at"
+    # Reading runs
+
+    def load(self, rows: Iterable[Row]) -> list[AnyRun]:
+        """Return the runs of these rows, in that order."""
+        loaded: list[AnyRun] = []
         with self._explained():
-            for identifier, body in self._connection.execute(query, values):
-                yield decode(body, source=f"record {identifier} of {self.path}")
+            for row in rows:
+                if (fresh := _in_folder(row)) is not None:
+                    loaded.append(fresh)
+                    continue
+                found = self._connection.execute("SELECT body FROM runs WHERE id = ?", (row.id,)).fetchone()
+                if found is not None:
+                    loaded.append(self._decode(row.id, row.kind, found[0], row.path))
+        return loaded
+
+    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[AnyRun]:
+        """Return the newest few bench runs of each framework, device and dtype: of these frameworks, or of all."""
+        more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
+        where = _NEWEST.format(names=_marks(names), more=more)
+        return self.load(self._rows(f"{where} {_ORDER}", *names, *frameworks))
+
+    def sweep(self, query: str) -> Sweep:
+        """Return a sweep by its id, by the beginning of it, or `last`."""
+        where, values = (
+            ("", ()) if query == "last" else ("WHERE id >= ? AND id < ?", (query.lower(), query.lower() + "~"))
+        )
+        with self._explained():
+            found = self._connection.execute(
+                f"SELECT body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2", values
+            ).fetchall()
+        if not found:
+            what = "There is no sweep yet" if query == "last" else f"There is no sweep {query!r}"
+            raise UsageError(f"{what} in {self.path}.", hint=LIST_THEM)
+        if query != "last" and len(found) > 1:
+            raise UsageError(f"Several sweeps begin with {query!r}.", hint="Give more of its characters.")
+        return msgspec.json.decode(found[0][0], type=Sweep)
+
+    def _decode(self, identifier: str, kind: str, body: bytes | None, folder: Path | None = None) -> AnyRun:
+        if body is None:
+            raise UsageError(
+                f"The folder of training {identifier} is gone: {folder}.",
+                hint=f"Take it off the list: metalmark runs delete {identifier} --yes",
+            )
+        return decode_as(body, TYPES[kind], source=f"run {identifier} of {self.path}")
+
+    def _rows(self, rest: str, *values: object) -> list[Row]:
+        with self._explained():
+            found = self._connection.execute(f"SELECT {_COLUMNS} FROM runs {rest}", values).fetchall()
+        return [Row(**dict(zip(COLUMNS, each, strict=True))) for each in found]
+
+    def _holding(self, word: str) -> tuple[str, list[str]]:
+        pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        query = "SELECT DISTINCT run FROM names WHERE name LIKE ? ESCAPE '\\' LIMIT ?"
+        with self._explained():
+            named = [run for (run,) in self._connection.execute(query, (pattern, MOST_NAMED))]
+        marks = _marks(named)
+        by_name = f" OR id IN ({marks}) OR sweep IN ({marks})" if named else ""
+        return f"({_TEXT} LIKE ? ESCAPE '\\'{by_name})", [pattern, *named, *named]
+
+    # Opening
 
     def _open(self, readonly: bool) -> sqlite3.Connection:
         exists = self.path.exists()
         if readonly and not exists:
-            return _ready(sqlite3.connect(":memory:"))
+            return _created(sqlite3.connect(":memory:", isolation_level=None))
         if exists and self.path.is_dir():
             raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
         if not readonly:
             _make_folder(self.path)
         # WAL writes beside the file, so its folder must be writable too.
-        places = [self.path, self.path.parent] if exists else [self.path.parent]
-        connection = self._connect(all(os.access(place, os.W_OK) for place in places), readonly)
+        needed = [self.path, self.path.parent] if exists else [self.path.parent]
+        writable = all(os.access(path, os.W_OK) for path in needed)
+        connection = self._connect(writable, readonly)
         try:
-            self._recognise(connection)
+            return self._recognised(connection, writable)
         except BaseException:
             connection.close()
             raise
-        return connection
 
     def _connect(self, writable: bool, readonly: bool) -> sqlite3.Connection:
         uri = self.path.resolve().as_uri()
@@ -209,24 +287,33 @@ class Store:
         # A WAL file needs its neighbours to be writable even to read; nobody writes this one, so read it as it is.
         return sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=self._wait_s, isolation_level=None)
 
-    def _recognise(self, connection: sqlite3.Connection) -> None:
-        """Ours and of this layout, or empty and made ours; anything else is refused untouched."""
+    def _recognised(self, connection: sqlite3.Connection, writable: bool) -> sqlite3.Connection:
+        """Take a store of this version, bring an older one up to date, make an empty file one; refuse anything else
+        untouched."""
         application = connection.execute("PRAGMA application_id").fetchone()[0]
-        layout = connection.execute("PRAGMA user_version").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == 0 and tables == 0:
-            _ready(connection)
-            return
-        if application != APPLICATION_ID:
+            return _created(connection)
+        if application != schema.APPLICATION_ID:
             raise StoreError(
                 f"{self.path} is a SQLite file of another program.", hint=f"It was left as it is. {ELSEWHERE}"
             )
-        if layout > LAYOUT:
+        if version > schema.VERSION:
             raise StoreError(
-                f"The store {self.path} has layout {layout}; this Metalmark knows up to {LAYOUT}.",
+                f"The store {self.path} has version {version}; this Metalmark knows up to {schema.VERSION}.",
                 hint=f"A newer Metalmark wrote it: pip install --upgrade metalmark, or: {ELSEWHERE}",
             )
-        _make_durable(connection)
+        if version < schema.VERSION and not writable:
+            copy = sqlite3.connect(":memory:", isolation_level=None)
+            connection.backup(copy)
+            connection.close()
+            connection = copy
+        else:
+            _make_durable(connection)
+        if version < schema.VERSION:
+            schema.migrate(connection)
+        return connection
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -240,17 +327,60 @@ class Store:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _explained(self) -> AbstractContextManager[None]:
-        return explained(self.path, wait_s=self._wait_s)
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what SQLite raises inside into a StoreError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error).lower()
+            why, hint = next((known for sign, known in _KNOWN.items() if sign in text), (str(error), ELSEWHERE))
+            why = why.format(wait=self._wait_s) if "{wait" in why else why
+            raise StoreError(f"The store {self.path} can't be used: {why}.", hint=hint) from error
 
 
-def _ready(connection: sqlite3.Connection) -> sqlite3.Connection:
-    connection.isolation_level = None
+_KNOWN: dict[str, tuple[str, str]] = {
+    "locked": (
+        "another process has held it locked for {wait:g} s",
+        "Wait for the other metalmark to end, or use --store FILE.",
+    ),
+    "disk is full": ("the disk is full", "Free some space; what was stored before is safe."),
+    "disk i/o error": ("the disk gave an input/output error", f"Check the disk's space and health. {ELSEWHERE}"),
+    "readonly": ("it is read-only", f"Give yourself the right to write it, or: {ELSEWHERE}"),
+    "not a database": ("it is not a SQLite file", f"It was left as it is. {ELSEWHERE}"),
+    "malformed": ("it is damaged", f"It was left as it is; keep a copy before repairing it. {ELSEWHERE}"),
+    "no such table": ("it holds other tables than a store's", f"It was left as it is. {ELSEWHERE}"),
+    "no such column": ("it holds other tables than a store's", f"It was left as it is. {ELSEWHERE}"),
+    "unable to open": ("it can't be opened or made there", f"Check that its folder exists and is yours. {ELSEWHERE}"),
+}
+
+
+def check_name(name: str) -> str:
+    if name.lower() in RESERVED:
+        raise UsageError(f"{name!r} has a meaning of its own.", hint="Choose another name.")
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} can't be a name.", hint="Take letters, digits, points, hyphens and underscores, 64 at most."
+        )
+    return name
+
+
+def _in_folder(row: Row) -> TrainingRun | None:
+    """A training that runs, or whose command was killed, is further on in its folder than in the store."""
+    if row.kind != RunKind.TRAINING or row.ending != Ending.RUNNING or row.path is None:
+        return None
+    from metalmark.training.job import RECORD, read_record
+
+    if not (row.path / RECORD).is_file():
+        return None
+    run = read_record(row.path)
+    return run if run.id == row.id else None
+
+
+def _created(connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     _make_durable(connection)
-    connection.executescript(
-        f"BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {LAYOUT}; COMMIT;"
-    )
+    schema.create(connection)
     return connection
 
 
@@ -259,23 +389,6 @@ def _make_durable(connection: sqlite3.Connection) -> None:
     them on other systems, where fsync is enough."""
     for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
         connection.execute(f"PRAGMA {setting}")
-
-
-def _columns(record: BenchRun) -> tuple[object, ...]:
-    outcome, plan = record.outcome, record.plan
-    step_s = samples_s = None
-    if isinstance(outcome, Completed):
-        word, device = "completed", outcome.placed_on
-        step_s = median([block.elapsed_s / block.steps for block in outcome.measurement.blocks])
-        samples_s = outcome.samples_per_step / step_s
-    else:
-        word, device = outcome.kind.value, str(plan.device)
-    batch = plan.params.get("batch_size")
-    return (
-        *(record.id, record.sweep, record.cell, record.repeat, record.started_at),
-        *(plan.workload, plan.framework, device, plan.mode.value, batch, plan.settings.dtype.value),
-        *(word, step_s, samples_s),
-    )
 
 
 def _marks(values: Sequence[str]) -> str:
@@ -289,10 +402,3 @@ def _make_folder(path: Path) -> None:
         raise StoreError(
             f"The store's folder {path.parent} can't be made: {error.strerror}.", hint=ELSEWHERE
         ) from error
-
-
-def _beginning(word: str) -> tuple[str, str]:
-    """The range of ids that begin so: the index serves a range, and not every LIKE."""
-    if not (word.isalnum() and word.isascii()):
-        raise UsageError(f"{word!r} is not an id.", hint="`metalmark runs list` shows the ids.")
-    return word.lower(), word.lower() + "~"

@@ -11,8 +11,8 @@ from msgspec import Struct
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import decode_versioned
 from metalmark.model.plan import Plan
-from metalmark.model.run import DeviceMemory, Failed
-from metalmark.model.training import SCHEMA, Ending, Epoch, Goal, TrainingRun, TrainingSetup
+from metalmark.model.run import SCHEMA, DeviceMemory, Failed
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSetup
 from metalmark.runner.job import Progress, write_struct
 from metalmark.scrub import printable
 

@@ -1,0 +1,129 @@
+"""Row: a run's line in a list, of whatever kind, read from columns without decoding the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.plan import Plan
+from metalmark.model.run import Run, RunKind
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
+from metalmark.stats.summary import median
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    kind: str
+    sweep: str = ""
+    """The runs that one command made; empty for a run by itself."""
+    cell: int = 0
+    repeat: int = 0
+    started_at: str
+    name: str = ""
+    """A watched run's own name, or that of a training's folder ("sweep folder/folder" for one of several)."""
+    workload: str = ""
+    framework: str = ""
+    device: str = ""
+    mode: str = ""
+    batch_size: int | None = None
+    dtype: str = ""
+    ending: str
+    step_s: float | None = None
+    samples_s: float | None = None
+    steps: int | None = None
+    """Number of steps of a watched run's first loop."""
+    input_share: float | None = None
+    """Share of that loop's time that went by waiting for batches."""
+    epochs: int | None = None
+    accuracy: float | None = None
+    """Validation accuracy of the best epoch."""
+    folder: bytes | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The training's folder on this machine."""
+        return None if self.folder is None else Path(os.fsdecode(self.folder))
+
+
+COLUMNS = Row.__struct_fields__
+
+
+def row_of(run: Run, folder: Path | None = None) -> Row:
+    header = run.header
+    common: dict[str, Any] = {
+        "id": header.id,
+        "kind": header.kind.value,
+        "sweep": header.sweep,
+        "started_at": header.started_at,
+        "ending": header.ending,
+    }
+    if isinstance(run, BenchRun):
+        return Row(**common, **_bench_columns(run))
+    if isinstance(run, TrainingRun):
+        return Row(**common, **_training_columns(run, folder))
+    assert isinstance(run, WatchedRun)
+    return Row(**common, **_watch_columns(run))
+
+
+def _plan_columns(plan: Plan, placed_on: str | None) -> dict[str, Any]:
+    batch = plan.params.get("batch_size")
+    return {
+        "workload": plan.workload,
+        "framework": plan.framework,
+        "device": placed_on or str(plan.device),
+        "mode": plan.mode.value,
+        "batch_size": batch if isinstance(batch, int) else None,
+        "dtype": plan.settings.dtype.value,
+    }
+
+
+def _bench_columns(run: BenchRun) -> dict[str, Any]:
+    columns: dict[str, Any] = {"cell": run.cell, "repeat": run.repeat}
+    outcome = run.outcome
+    if not isinstance(outcome, Completed):
+        return {**columns, **_plan_columns(run.plan, None)}
+    step_s = median([block.elapsed_s / block.steps for block in outcome.measurement.blocks])
+    columns |= {"step_s": step_s, "samples_s": outcome.samples_per_step / step_s}
+    return {**columns, **_plan_columns(run.plan, outcome.placed_on)}
+
+
+def _training_columns(run: TrainingRun, folder: Path | None) -> dict[str, Any]:
+    from metalmark.training.derived import best, overall_samples_s
+
+    top, samples_s = best(run.epochs), overall_samples_s(run.epochs)
+    name = ""
+    if folder is not None:
+        shown = f"{folder.parent.name}/{folder.name}" if run.sweep else folder.name
+        # A folder's name may be any bytes; the list shows those that are not text by their codes.
+        name = os.fsencode(shown).decode(errors="backslashreplace")
+    return {
+        "cell": run.cell,
+        "repeat": run.repeat,
+        "name": name,
+        "samples_s": samples_s if isinstance(samples_s, float) else None,
+        "epochs": len(run.epochs),
+        "accuracy": top.accuracy if top is not None else None,
+        "folder": None if folder is None else os.fsencode(folder),
+        **_plan_columns(run.plan, run.setting.placed_on if run.setting is not None else None),
+    }
+
+
+def _watch_columns(run: WatchedRun) -> dict[str, Any]:
+    loop = next(iter(run.stretches), None)
+    stretches = run.stretches[loop] if loop is not None else ()
+    steps = sum(stretch.steps for stretch in stretches)
+    return {
+        "name": run.name,
+        "step_s": sum(stretch.elapsed_s for stretch in stretches) / steps if steps else None,
+        "steps": steps if loop is not None else None,
+        "input_share": run.input_wait_share(loop) if loop is not None else None,
+    }
+
+
+def is_kind(row: Row, kind: RunKind) -> bool:
+    return row.kind == kind.value
