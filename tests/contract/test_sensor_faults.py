@@ -39,7 +39,7 @@ FAULTS = {
     ),
     "prints nonsense": (
         "while True:\n    print('Segmentation fault </plist>', flush=True); time.sleep(0.005)\n",
-        r"printed what is no sample: 'Segmentation fault",
+        r"printed something that is not a sample: 'Segmentation fault",
     ),
     "prints without end": ("while True: sys.stdout.write('x' * 65536)\n", r"printed a megabyte without the end"),
     "complains without end": (

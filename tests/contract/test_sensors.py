@@ -15,19 +15,15 @@ from typing import Any
 import pytest
 
 from metalmark.model.run import Absent
-from metalmark.telemetry.apple import AppleSensor
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Sensor, Unit
-from metalmark.telemetry.battery import BatterySensor, MacBatterySensor
-from metalmark.telemetry.clock import ClockSensor
+from metalmark.telemetry.battery import BatterySensor, MacBatterySensor, ThermalSensor
+from metalmark.telemetry.cpu import ClockSensor, RaplSensor
 from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.nvidia import NvidiaSensor
-from metalmark.telemetry.paging import PagingSensor
 from metalmark.telemetry.process import ProcessSensor
-from metalmark.telemetry.rapl import RaplSensor
 from metalmark.telemetry.sampler import Sampler
-from metalmark.telemetry.sensors import default_sensors
-from metalmark.telemetry.system import SystemSensor
-from metalmark.telemetry.thermal import ThermalSensor
+from metalmark.telemetry.sensors import AppleSensor, default_sensors
+from metalmark.telemetry.system import PagingSensor, SystemSensor
 from metalmark.telemetry.zeus import ZeusSensor
 from tests.telemetry.fakes import MacTools, ZeusMonitor, ZeusWindows, macmon, on_metal, powermetrics
 

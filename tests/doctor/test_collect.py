@@ -30,7 +30,7 @@ from metalmark.doctor.together import WAITING, ask_together
 from metalmark.machine.identity import Identity
 from metalmark.machine.nvidia import Nvml
 from metalmark.model.run import Absent
-from metalmark.report.doctor_page import document, page
+from metalmark.report.text.doctor_page import document, page
 from metalmark.runner.ask import NoAnswer
 from tests.doctor.scenes import probe
 from tests.doctor.test_macos import LAPTOP, SETTINGS

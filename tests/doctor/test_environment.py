@@ -16,7 +16,7 @@ from metalmark.doctor.environment import HIGH, LOW, Deed, Step, advise
 from metalmark.doctor.leftovers import LEFTOVERS
 from metalmark.doctor.scene import OpenFiles, Scene
 from metalmark.machine.cgroup import Limits
-from metalmark.report.shell import SHELLS, shell_lines
+from metalmark.report.text.doctor_page import SHELLS, shell_lines
 
 GIB = 2**30
 ALL = {"torch": (), "tensorflow": (), "jax": (), "mlx": ()}

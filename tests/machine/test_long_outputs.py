@@ -17,7 +17,7 @@ from metalmark.machine.cgroup import parse_membership
 from metalmark.machine.cpu import flags_of
 from metalmark.machine.identity import describe_python
 from metalmark.machine.tools import to_count, to_name
-from metalmark.telemetry import macmon, paging, powermetrics
+from metalmark.telemetry import macmon, powermetrics, system
 
 MANY = 2**20
 ENOUGH = MANY // 4
@@ -37,7 +37,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "settings": apple.parse_low_power,
     "heat": apple.parse_heat,
     "pressure": apple.parse_free_memory,
-    "vm_stat": paging.parse_vm_stat,
+    "vm_stat": system.parse_vm_stat,
     "macmon": macmon.parse_line,
     "powermetrics": powermetrics.parse_line,
     "cpuinfo": cpu.parse_cpuinfo,

@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 
 from metalmark.machine.apple import PowerSource, parse_power
 from metalmark.model.run import Absent
-from metalmark.telemetry.answers import ToolAnswers
-from metalmark.telemetry.base import Reading, SensorLostError, Unit
-from metalmark.telemetry.battery import BatterySensor, MacBatterySensor, parse_batt, parse_settings
-from metalmark.telemetry.pace import TOOL_EVERY_S, Pace
-from metalmark.telemetry.paging import PagingSensor, parse_pressure, parse_vm_stat
-from metalmark.telemetry.thermal import ThermalSensor, parse_therm
+from metalmark.telemetry.base import Reading, ReadInterval, SensorLostError, Unit
+from metalmark.telemetry.battery import (
+    BatterySensor,
+    MacBatterySensor,
+    ThermalSensor,
+    parse_batt,
+    parse_settings,
+    parse_therm,
+)
+from metalmark.telemetry.system import PagingSensor, parse_pressure, parse_vm_stat
+from metalmark.telemetry.tool import TOOL_EVERY_S, AnswerSensor
 from tests.telemetry.fakes import BATT, PRESSURE, SETTINGS, THERM, VM_STAT, MacTools
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
@@ -116,7 +121,7 @@ def test_tools_are_started_rarely(sensor: Any, commands: int) -> None:
 
 def test_pace() -> None:
     now = [100.0]
-    pace = Pace(5.0, now=lambda: now[0])
+    pace = ReadInterval(5.0, now=lambda: now[0])
     assert [pace.due(), pace.due()] == [True, False]
     now[0] = 104.9
     assert not pace.due()
@@ -139,7 +144,7 @@ def test_a_tool_that_fails_is_not_asked_again_and_the_last_one_ends_the_sensor()
         asked.append(argv[0])
         return answers[argv[0]].pop(0)
 
-    tools = ToolAnswers({("good",): one, ("bad",): one}, every_s=0.0, run=run)
+    tools = AnswerSensor({("good",): one, ("bad",): one}, run, every_s=0.0)
     assert tools.available() is None
     assert values(tools.read()) == {"a": 1, "c": 1}
     assert values(tools.read()) == {"b": 1}

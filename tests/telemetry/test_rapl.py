@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.telemetry.clock import ClockSensor
-from metalmark.telemetry.rapl import RaplSensor
+from metalmark.telemetry.cpu import ClockSensor, RaplSensor
 
 
 def domain(folder: Path, name: str, energy_uj: int, range_uj: int = 262_143_328_850) -> Path:

@@ -1,8 +1,10 @@
-"""What a sensor is: something that can be asked for readings a few times a second."""
+"""What a sensor is: something that can be asked for readings several times per second."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -28,17 +30,17 @@ MODELLED = ", modelled"
 
 
 class SensorLostError(Exception):
-    """From `read`: the sensor is over. Its message is the reason, as it will stand in the record."""
+    """Raised by `read` when the sensor has ended. Its message is the reason, as it will stand in the record."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """One value of one series, taken now. Absent ends that series and leaves the sensor's others."""
+    """One value of one series, taken now. An Absent value ends that series and leaves the sensor's others."""
 
     name: str
     unit: Unit
     value: float | Absent
     source: str | None = None
-    """Where this one is from, when that is not where the sensor's others are from."""
+    """Where this value is from, if not from the sensor's own source."""
 
 
 class Sensor(Protocol):
@@ -50,10 +52,10 @@ class Sensor(Protocol):
     def source(self) -> str: ...
 
     def available(self) -> str | None:
-        """None when it can be read here, else the reason. Opens what `read` needs."""
+        """Open what `read` needs; return None if the sensor can be read here, else the reason."""
 
     def read(self) -> list[Reading]:
-        """What is known now; a quantity that needs two readings is missing from the first."""
+        """Return what is known now; a quantity that needs two readings is missing from the first."""
         ...
 
     def close(self) -> None:
@@ -61,10 +63,27 @@ class Sensor(Protocol):
 
 
 def number(value: object) -> float | None:
-    """A tool's figure: finite and not negative, else nothing."""
+    """Return a tool's figure if it is finite and not negative, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         return float(value) if math.isfinite(value) and value >= 0 else None
     except OverflowError:  # an integer beyond any float
         return None
+
+
+class ReadInterval:
+    """Lets a sensor that is costly to read be read less often than the sampler asks."""
+
+    def __init__(self, every_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._every_s = every_s
+        self._now = now
+        self._next_s = -float("inf")
+
+    def due(self) -> bool:
+        """Return True the first time, and then once per `every_s`."""
+        now_s = self._now()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + self._every_s
+        return True

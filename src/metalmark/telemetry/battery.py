@@ -1,4 +1,4 @@
-"""BatterySensor: whether the machine runs on its battery or saves power."""
+"""The machine's power: whether it runs on its battery, saves power, or is held back because of heat."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from metalmark.machine.apple import BATTERY, POWER_SETTINGS, parse_low_power, parse_power
+from metalmark.machine.apple import BATTERY, HEAT, POWER_SETTINGS, parse_heat, parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
-from metalmark.model.run import Absent
-from metalmark.telemetry.answers import ToolAnswers
-from metalmark.telemetry.base import Reading, Unit
-from metalmark.telemetry.pace import TOOL_EVERY_S, Pace
+from metalmark.telemetry.base import Reading, ReadInterval, Unit
+from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _PROFILE = Path("/sys/firmware/acpi/platform_profile")
 _EVERY_S = 1.0
@@ -26,13 +24,13 @@ class BatterySensor:
     def __init__(self, battery: Callable[[], Any] | None = None, profile: Path = _PROFILE) -> None:
         self._battery = battery or _psutil_battery
         self._profile = profile
-        self._pace = Pace(_EVERY_S)
+        self._interval = ReadInterval(_EVERY_S)
 
     def available(self) -> str | None:
         return None if self._ask() else "no battery is seen from here"
 
     def read(self) -> list[Reading]:
-        return self._ask() if self._pace.due() else []
+        return self._ask() if self._interval.due() else []
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -51,23 +49,27 @@ class BatterySensor:
         return [*readings, _state("low_power_mode", profile == "low-power", "acpi")]
 
 
-class MacBatterySensor:
+class MacBatterySensor(AnswerSensor):
     """The same from `pmset`, which also knows about low-power mode."""
 
     name = "battery"
     source = "pmset"
 
-    def __init__(self, run: Callable[..., str | Absent] = run_tool) -> None:
-        self._tools = ToolAnswers({BATTERY: parse_batt, POWER_SETTINGS: parse_settings}, every_s=TOOL_EVERY_S, run=run)
+    def __init__(self, run: RunTool = run_tool) -> None:
+        super().__init__({BATTERY: parse_batt, POWER_SETTINGS: parse_settings}, run)
 
-    def available(self) -> str | None:
-        return self._tools.available()
 
-    def read(self) -> list[Reading]:
-        return self._tools.read()
+class ThermalSensor(AnswerSensor):
+    """Whether macOS holds the machine back because of heat, by `pmset -g therm`. Needs no root.
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    A Mac that was never held back says only that it has nothing to say: that is a warning of 0, and no limit.
+    """
+
+    name = "thermal"
+    source = "pmset"
+
+    def __init__(self, run: RunTool = run_tool) -> None:
+        super().__init__({HEAT: parse_therm}, run)
 
 
 def _psutil_battery() -> Any:
@@ -76,7 +78,7 @@ def _psutil_battery() -> Any:
 
 
 def parse_batt(text: str) -> list[Reading]:
-    """`pmset -g batt`: where the power comes from; a Mac without a battery has no charge."""
+    """Read `pmset -g batt`: where the power comes from; a Mac without a battery has no charge."""
     power = parse_power(text)
     if power is None:
         return []
@@ -87,9 +89,19 @@ def parse_batt(text: str) -> list[Reading]:
 
 
 def parse_settings(text: str) -> list[Reading]:
-    """`pmset -g`: the settings in force."""
+    """Read `pmset -g`: the settings in force."""
     low_power = parse_low_power(text)
     return [] if low_power is None else [_state("low_power_mode", low_power, None)]
+
+
+def parse_therm(text: str) -> list[Reading]:
+    heat = parse_heat(text)
+    readings: list[Reading] = []
+    if heat is not None and heat.warning_level is not None:
+        readings.append(Reading(name="thermal_warning", unit=Unit.RATIO, value=float(heat.warning_level > 0)))
+    if heat is not None and heat.speed_limit_percent is not None:
+        readings.append(Reading(name="cpu_speed_limit", unit=Unit.PERCENT, value=heat.speed_limit_percent))
+    return readings
 
 
 def _state(name: str, on: bool, source: str | None) -> Reading:

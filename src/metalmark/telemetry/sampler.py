@@ -1,20 +1,25 @@
-"""Sampler: asks every sensor at a steady pace while a worker runs, and hands over what they gave."""
+"""Sampler: asks every sensor at a steady rate while a worker runs, and hands over what they gave."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from array import array
 from collections.abc import Iterable
 
-from metalmark.model.run import Series, Telemetry
-from metalmark.telemetry.base import Sensor
-from metalmark.telemetry.channel import Channel
+from metalmark.model.run import Absent, Series, Telemetry
+from metalmark.scrub import scrub
+from metalmark.telemetry.base import Reading, Sensor, SensorLostError
+
+_REASON_CHARS = 300
 
 
 class Sampler:
-    """`origin_s` is a reading of time.monotonic(): the moment from which the series count their seconds.
+    """Samples each sensor in a thread of its own, which sleeps between its ticks.
 
-    One thread a sensor, asleep between its ticks. `hz` of None or 0: nothing is sampled.
+    `origin_s` is a reading of time.monotonic(): the moment from which the series count their seconds. Nothing is
+    sampled if `hz` is None or 0.
     """
 
     def __init__(self, sensors: Iterable[Sensor], hz: float | None, origin_s: float) -> None:
@@ -30,7 +35,7 @@ class Sampler:
 
     @property
     def latest(self) -> dict[str, float]:
-        """Series → its last value, for a live display."""
+        """The last value of each series, for a live display."""
         return {name: value for channel in self._channels for name, value in channel.latest().items()}
 
     @property
@@ -44,7 +49,7 @@ class Sampler:
             channel.start()
 
     def stop(self, timeout_s: float) -> Telemetry:
-        """Everything collected, within `timeout_s` even when a sensor hangs for ever. A second call gives the same."""
+        """Return everything collected, within `timeout_s` even if a sensor hangs. A second call returns the same."""
         if self._telemetry is None:
             self._stopping.set()
             deadline_s = time.monotonic() + timeout_s
@@ -58,3 +63,139 @@ class Sampler:
                 absent |= channel_absent
             self._telemetry = Telemetry(hz=self._hz, series=tuple(series), absent=absent)
         return self._telemetry
+
+
+class Channel:
+    """One sensor, its thread, and what it gave until it was stopped or broke.
+
+    The thread is the sensor's own, so that a sensor that hangs does not stop the others.
+    """
+
+    def __init__(self, sensor: Sensor, *, period_s: float, origin_s: float, stopping: threading.Event) -> None:
+        self._sensor = sensor
+        self._period_s = period_s
+        self._origin_s = origin_s
+        self._stopping = stopping
+        self._lock = threading.Lock()  # never held while the sensor is asked
+        self._units: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        self._at_s: dict[str, array[float]] = {}
+        self._values: dict[str, array[float]] = {}
+        self._absent: dict[str, str] = {}
+        self._call, self._called_at_s = "available", time.monotonic()
+        # A daemon: the interpreter's end must not wait for a sensor that hangs.
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"sensor-{sensor.name}")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def latest(self) -> dict[str, float]:
+        """Return the last value of each series that has not ended."""
+        with self._lock:
+            if self._sensor.name in self._absent:
+                return {}
+            return {name: values[-1] for name, values in self._values.items() if name not in self._absent}
+
+    @property
+    def known(self) -> bool:
+        """Whether the sensor has answered: with a first reading, or with the reason why there is none."""
+        with self._lock:
+            return bool(self._absent or self._values)
+
+    def collected(self) -> tuple[list[Series], dict[str, str]]:
+        """Return a copy of what there is now. A sensor that is still busy is named, and what it gave before is kept."""
+        with self._lock:
+            absent = dict(self._absent)
+            if self._thread.is_alive():
+                since_s = self._called_at_s - self._origin_s
+                absent.setdefault(self._sensor.name, f"gave no answer to {self._call}() asked at {since_s:.1f} s")
+            series = [
+                Series(
+                    name=name,
+                    unit=unit,
+                    source=self._sources[name],
+                    at_s=tuple(self._at_s[name]),
+                    values=tuple(self._values[name]),
+                )
+                for name, unit in self._units.items()
+            ]
+        return series, absent
+
+    def _run(self) -> None:
+        try:
+            self._about_to("available")
+            reason = self._sensor.available()
+            if reason is None:
+                self._sample()
+            else:
+                self._lose(self._sensor.name, reason)
+        except SensorLostError as error:
+            self._lose(self._sensor.name, f"{self._moment()}{error}")
+        except BaseException as error:  # noqa: BLE001  whatever a sensor throws costs only its own series
+            self._lose(self._sensor.name, f"{self._moment()}{self._call}() raised {type(error).__name__}: {error}")
+        try:
+            self._about_to("close")
+            self._sensor.close()
+        except BaseException as error:  # noqa: BLE001  as above
+            self._lose(self._sensor.name, f"close() raised {type(error).__name__}: {error}")
+
+    def _sample(self) -> None:
+        start_s, tick = time.monotonic(), 0
+        while not self._stopping.wait(max(0.0, start_s + tick * self._period_s - time.monotonic())):
+            self._about_to("read")
+            self._take(self._sensor.read())
+            tick = next_tick(tick, time.monotonic() - start_s, self._period_s)
+
+    def _take(self, readings: object) -> None:
+        at_s = round(time.monotonic() - self._origin_s, 4)
+        if not isinstance(readings, list):
+            raise SensorLostError(f"read() gave {type(readings).__name__}, not a list of readings")
+        for reading in readings:
+            if not isinstance(reading, Reading) or not isinstance(reading.name, str):
+                raise SensorLostError(f"read() gave a {type(reading).__name__} among its readings")
+            if reading.name in self._absent:
+                continue
+            value = _finite(reading.value)
+            if value is None:
+                self._lose(reading.name, self._moment() + _fault(reading.value))
+                continue
+            with self._lock:
+                if reading.name not in self._units:
+                    self._units[reading.name] = str(reading.unit)
+                    self._sources[reading.name] = str(reading.source or self._sensor.source)
+                    self._at_s[reading.name], self._values[reading.name] = array("d"), array("d")
+                self._at_s[reading.name].append(at_s)
+                self._values[reading.name].append(value)
+
+    def _about_to(self, call: str) -> None:
+        with self._lock:
+            self._call, self._called_at_s = call, time.monotonic()
+
+    def _lose(self, name: str, reason: str) -> None:
+        with self._lock:
+            # The first reason is the cause; what follows is its consequence.
+            self._absent.setdefault(name, scrub(reason)[:_REASON_CHARS])
+
+    def _moment(self) -> str:
+        return f"ended at {time.monotonic() - self._origin_s:.1f} s: " if self._values else ""
+
+
+def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:
+    """Return the first tick that is still ahead: a late reading skips what it missed instead of catching up."""
+    return max(tick + 1, math.ceil(elapsed_s / period_s))
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond any float
+        return None
+
+
+def _fault(value: object) -> str:
+    return value.reason if isinstance(value, Absent) else f"gave {repr(value)[:60]}, which is no finite number"

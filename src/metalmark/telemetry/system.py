@@ -1,18 +1,24 @@
-"""SystemSensor: what the whole machine has left, and whether it swaps."""
+"""SystemSensor and PagingSensor: what memory the whole machine has left, and whether it swaps."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from metalmark.machine.apple import MEMORY_PRESSURE, PAGING, parse_free_memory
+from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
 from metalmark.telemetry.base import Reading, Unit
+from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _VMSTAT = Path("/proc/vmstat")
+_PAGE = re.compile(r"page size of (\d{1,9}) bytes")
+_SWAPPED = re.compile(r"^Swap(in|out)s:\s*(\d{1,18})\.?\s*$", re.MULTILINE)
 _LINUX = sys.platform == "linux"
 
 # On a Mac psutil's counters hold every page read from a file too, so there they are no evidence of swapping.
@@ -22,7 +28,7 @@ _TRAFFIC_SCALE = os.sysconf("SC_PAGE_SIZE") / 4096 if _LINUX else 1.0
 
 
 class SystemSensor:
-    """The memory and processors of the machine, other people's work counted in.
+    """The memory and processors of the machine, with the work of others included.
 
     `system_swap_in` and `system_swap_out` (on a Mac `system_page_in` and `_out`) count from the first reading.
     """
@@ -73,7 +79,42 @@ class SystemSensor:
         return [Reading(name=name, unit=Unit.BYTES, value=value) for name, value in zip(names, values, strict=True)]
 
 
+class PagingSensor(AnswerSensor):
+    """A Mac's swap traffic and memory pressure, by `vm_stat` and `memory_pressure`. Needs no root.
+
+    psutil's counters for a Mac include every page read from a file; these count what went to and came from swap.
+    """
+
+    name = "paging"
+    source = "vm_stat"
+
+    def __init__(self, run: RunTool = run_tool) -> None:
+        super().__init__({PAGING: self._since_start, MEMORY_PRESSURE: parse_pressure}, run)
+        self._start_bytes: dict[str, float] = {}
+
+    def _since_start(self, text: str) -> list[Reading]:
+        return [
+            Reading(name=name, unit=Unit.BYTES, value=total - self._start_bytes.setdefault(name, total))
+            for name, total in parse_vm_stat(text).items()
+        ]
+
+
+def parse_vm_stat(text: str) -> dict[str, float]:
+    """Return the bytes swapped since the machine started, by series."""
+    page = _PAGE.search(text)
+    if page is None:
+        return {}
+    return {f"system_swap_{way}": float(int(pages) * int(page[1])) for way, pages in _SWAPPED.findall(text)}
+
+
+def parse_pressure(text: str) -> list[Reading]:
+    percent = parse_free_memory(text)
+    if percent is None:
+        return []
+    return [Reading(name="system_memory_free", unit=Unit.PERCENT, value=percent, source="memory_pressure")]
+
+
 def _cpu_s(times: Any) -> tuple[float, float]:
-    """Busy and total time of all processors. Guests are in `user` already; waiting for a disk is idle."""
+    """Return the busy and total time of all processors. Guests are in `user` already; waiting for a disk is idle."""
     total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return total_s - times.idle - getattr(times, "iowait", 0.0), total_s

@@ -1,21 +1,97 @@
-"""ToolSensor: what macmon and powermetrics share, readings that a child process prints."""
+"""Readings from system tools: from those that answer and end, and from those that print sample after sample."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
 import shutil
+import signal
+import subprocess
+import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import IO
 
-from metalmark.telemetry.base import Reading, SensorLostError, Unit
-from metalmark.telemetry.stream import ToolStream
+from metalmark.machine.processes import signal_group
+from metalmark.machine.tools import run_tool
+from metalmark.model.run import Absent
+from metalmark.scrub import scrub
+from metalmark.telemetry.base import Reading, ReadInterval, SensorLostError, Unit
 
+TOOL_EVERY_S = 5.0
+"""For what starts a process: five of those per second would be a load of their own."""
+_ANSWER_S = 3.0
+_MOST_BYTES = 1 << 20
+_KEPT_BYTES = 4096
+"""Of the error messages: the last line of them may be why a tool ended."""
+_REAP_S = 0.5
+_REASON_CHARS = 120
 _MOST_UNREADABLE = 3
 _SHOWN_CHARS = 40
 
+RunTool = Callable[..., str | Absent]
+
+
+class AnswerSensor:
+    """Readings from tools that answer and end, asked rarely. One that fails or prints nonsense is not asked again."""
+
+    name: str
+    source: str
+
+    def __init__(
+        self,
+        parsers: Mapping[Sequence[str], Callable[[str], list[Reading]]],
+        run: RunTool = run_tool,
+        every_s: float = TOOL_EVERY_S,
+    ) -> None:
+        """`parsers` maps each command to what reads its answer."""
+        self._parsers = dict(parsers)
+        self._run = run
+        self._interval = ReadInterval(every_s)
+        self._first: list[Reading] = []
+        self._failures: list[str] = []
+
+    def available(self) -> str | None:
+        self._first = self._ask()
+        return None if self._first else "; ".join(self._failures)
+
+    def read(self) -> list[Reading]:
+        """Return new readings; raise when the last tool has failed."""
+        if self._first:
+            self._interval.due()
+            first, self._first = self._first, []
+            return first
+        if not self._interval.due():
+            return []
+        readings = self._ask()
+        if not self._parsers:
+            raise SensorLostError("; ".join(self._failures))
+        return readings
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _ask(self) -> list[Reading]:
+        readings: list[Reading] = []
+        for argv, parse in list(self._parsers.items()):
+            text = self._run(argv, _ANSWER_S)
+            parsed = [] if isinstance(text, Absent) else parse(text)
+            if not parsed:
+                tool = PurePath(argv[0]).name
+                self._failures.append(text.reason if isinstance(text, Absent) else f"{tool} says nothing of it")
+                del self._parsers[argv]
+            readings += parsed
+        return readings
+
 
 class ToolSensor:
-    """`parse` turns one sample into readings and gives none for nonsense, a little of which is passed over. Joules
-    are those of a sample alone: they are summed here, from the second sample on."""
+    """Readings that a running tool prints: what macmon and powermetrics share.
+
+    `parse` turns one sample into readings and gives none for nonsense, a little of which is passed over. Joules are
+    those of one sample: they are summed here, from the second sample on.
+    """
 
     name: str
     source: str
@@ -28,7 +104,7 @@ class ToolSensor:
 
     @abstractmethod
     def parse(self, text: str) -> list[Reading]:
-        """The readings of one sample."""
+        """Return the readings of one sample."""
 
     def available(self) -> str | None:
         if shutil.which(self._argv[0]) is None:
@@ -42,7 +118,7 @@ class ToolSensor:
             self._unreadable = 0 if readings else self._unreadable + 1
             if self._unreadable > _MOST_UNREADABLE:
                 raise SensorLostError(
-                    f"{self._stream.tool} printed what is no sample: {sample.strip()[:_SHOWN_CHARS]!r}"
+                    f"{self._stream.tool} printed something that is not a sample: {sample.strip()[:_SHOWN_CHARS]!r}"
                 )
             for reading in readings:
                 latest[reading.name] = self._summed(reading) if reading.unit is Unit.JOULES else reading
@@ -56,3 +132,141 @@ class ToolSensor:
         total = self._joules.get(reading.name, -reading.value) + reading.value
         self._joules[reading.name] = total
         return Reading(name=reading.name, unit=reading.unit, value=total, source=reading.source)
+
+
+class ToolStream:
+    """A tool that prints one sample after another, in a process of its own. It is never waited for.
+
+    `end` is how each sample ends. A tool that prints none for `silence_s`, or no first one for `start_s`, has hung.
+    """
+
+    def __init__(self, argv: Sequence[str], *, end: bytes, silence_s: float, start_s: float) -> None:
+        self.tool = PurePath(argv[0]).name
+        self._argv = argv
+        self._end = end
+        self._silence_s = silence_s
+        self._start_s = start_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open_pipes: list[IO[bytes]] = []
+        self._rest = b""
+        self._complaints = b""
+        self._complained_bytes = 0
+        self._heard_s = 0.0
+
+    def open(self) -> str | None:
+        """Start the tool; return None once its first sample can be read, else the reason why none came."""
+        if self._process is not None:
+            return None
+        try:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                # Not a file: an endless complaint would fill the disk.
+                stderr=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},
+                # Ctrl-C in the terminal is ours to handle, and a tool's helpers can be ended with it.
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            return f"{self.tool} could not be started: {getattr(error, 'strerror', None) or error}"
+        self._open_pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+        for pipe in self._open_pipes:
+            os.set_blocking(pipe.fileno(), False)
+        self._heard_s = time.monotonic()
+        try:
+            while self._end not in self._rest and not self._ended:
+                self._wait(self._heard_s + self._start_s - time.monotonic())
+                self._fill()
+                self._check_patience(self._start_s)
+            if self._end not in self._rest:
+                return self._how_it_ended()
+        except SensorLostError as error:
+            return str(error)
+        self._heard_s = time.monotonic()
+        return None
+
+    def samples(self) -> list[str]:
+        """Return the whole samples since the last call, without waiting for any."""
+        if self._process is None:
+            return []
+        self._fill()
+        *whole, self._rest = self._rest.split(self._end)
+        if whole:
+            self._heard_s = time.monotonic()
+            self._complained_bytes = 0
+        elif self._ended:
+            raise SensorLostError(self._how_it_ended())
+        self._check_patience(self._silence_s)
+        return [(sample + self._end).decode("utf-8", "replace") for sample in whole]
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Once it has been waited for, its number may be another group's.
+        for number in (signal.SIGTERM, signal.SIGKILL) if process.returncode is None else ():
+            signal_group(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_REAP_S)
+                break
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._open_pipes = []
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the tool has closed its output."""
+        assert self._process is not None
+        return self._process.stdout not in self._open_pipes
+
+    def _wait(self, most_s: float) -> None:
+        # Not select.select(), which takes no file descriptor above 1023.
+        with selectors.PollSelector() as selector:
+            for pipe in self._open_pipes:
+                selector.register(pipe, selectors.EVENT_READ)
+            selector.select(max(0.0, most_s))
+
+    def _fill(self) -> None:
+        assert self._process is not None
+        self._rest += self._read(self._process.stdout, _MOST_BYTES - len(self._rest))
+        complaints = self._read(self._process.stderr, _MOST_BYTES)
+        self._complaints += complaints
+        if len(self._complaints) > _KEPT_BYTES:
+            # From the next line on: what a line begins with says whether a path stands in it.
+            self._complaints = self._complaints[-_KEPT_BYTES:].partition(b"\n")[2]
+        self._complained_bytes += len(complaints)
+        if self._complained_bytes > _MOST_BYTES:
+            raise SensorLostError(f"{self.tool} printed a megabyte of error messages")
+
+    def _read(self, pipe: IO[bytes] | None, most_bytes: int) -> bytes:
+        """Return what waits in a pipe; it may be some bytes more than `most_bytes`."""
+        data = bytearray()
+        while pipe in self._open_pipes and len(data) <= most_bytes:
+            assert pipe is not None
+            try:
+                piece = os.read(pipe.fileno(), 65536)
+            except BlockingIOError:
+                break
+            if not piece:
+                self._open_pipes.remove(pipe)
+            data += piece
+        return bytes(data)
+
+    def _check_patience(self, patience_s: float) -> None:
+        if len(self._rest) > _MOST_BYTES and self._end not in self._rest:
+            raise SensorLostError(f"{self.tool} printed a megabyte without the end of a sample")
+        if not self._ended and time.monotonic() - self._heard_s >= patience_s and self._end not in self._rest:
+            raise SensorLostError(f"{self.tool} gave no sample for {patience_s:g} s")
+
+    def _how_it_ended(self) -> str:
+        assert self._process is not None
+        try:
+            status = self._process.wait(_REAP_S)
+        except subprocess.TimeoutExpired:
+            return f"{self.tool} closed its output"
+        self._fill()
+        lines = self._complaints.decode("utf-8", "replace").strip().splitlines()
+        said = f": {scrub(lines[-1])[:_REASON_CHARS]}" if lines else ""
+        return f"{self.tool} ended with status {status}{said}"

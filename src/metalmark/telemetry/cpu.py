@@ -1,4 +1,4 @@
-"""RaplSensor: the CPU packages' own energy counters, as Linux shows them."""
+"""RaplSensor and ClockSensor: the energy and the clock of the CPU, as Linux shows them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit
+from metalmark.telemetry.base import MEASURED, MODELLED, Reading, ReadInterval, Unit
 
 _POWERCAP = Path("/sys/class/powercap")
 _CPUINFO = Path("/proc/cpuinfo")
+_CPUFREQ = Path("/sys/devices/system/cpu/cpufreq")
 _PACKAGE = re.compile(r"package-\d+")
+_EVERY_S = 1.0
 
 
 class _Counter(Struct):
@@ -23,7 +25,8 @@ class _Counter(Struct):
 
 
 class RaplSensor:
-    """`cpu_energy` is the sum over all packages, `ram_energy` that of their memory where it is counted apart."""
+    """The CPU packages' own energy counters: `cpu_energy` is the sum over all packages, `ram_energy` the sum over their
+    memory where it is counted separately."""
 
     name = "rapl"
 
@@ -77,3 +80,34 @@ def _series(domain: str) -> str | None:
     if _PACKAGE.match(domain):
         return "cpu_energy"
     return "ram_energy" if domain == "dram" else None
+
+
+class ClockSensor:
+    """How fast the CPU runs: `cpu_clock` is the clock of the fastest core, since a mean says more about the idle ones.
+
+    /proc/cpuinfo is no substitute: in a virtual machine it has the nominal clock, whatever the real one is.
+    """
+
+    name = "clock"
+    source = "cpufreq"
+
+    def __init__(self, cpufreq: Path = _CPUFREQ) -> None:
+        self._cpufreq = cpufreq
+        self._files: list[Path] = []
+        # A reading may wake each core to ask it.
+        self._interval = ReadInterval(_EVERY_S)
+
+    def available(self) -> str | None:
+        self._files = sorted(self._cpufreq.glob("policy*/scaling_cur_freq"))
+        if not self._files:
+            return "the system shows no clocks of its CPU (usual in a virtual machine)"
+        return None
+
+    def read(self) -> list[Reading]:
+        if not self._files or not self._interval.due():
+            return []
+        fastest_khz = max(int(path.read_text()) for path in self._files)
+        return [Reading(name="cpu_clock", unit=Unit.MEGAHERTZ, value=fastest_khz / 1000)]
+
+    def close(self) -> None:
+        self._files = []
