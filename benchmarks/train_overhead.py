@@ -52,8 +52,7 @@ WORKER = "metalmark.training.worker"
 
 
 def make_data(folder: Path, samples: int) -> Path:
-    from metalmark.data.idx import idx_bytes
-    from metalmark.data.mnist import FILES
+    from metalmark.data.mnist import FILES, idx_bytes
 
     rng = np.random.default_rng(0)
     arrays = [

@@ -20,8 +20,8 @@ import time
 import numpy as np
 
 from metalmark.backends.catalog import FRAMEWORKS, find
-from metalmark.data.batches import batches, to_unit
 from metalmark.data.catalog import load as load_data
+from metalmark.data.dataset import batches, to_unit
 from metalmark.model.plan import Settings
 from metalmark.workloads.catalog import load as load_workload
 

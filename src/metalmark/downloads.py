@@ -1,10 +1,16 @@
-"""How far a download is, told to whoever listens: a long one is no hang."""
+"""Downloads: where they are kept, how a file arrives whole or not at all, and how far along it is."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+
+CACHE_VARIABLE = "METALMARK_CACHE"
+TIMEOUT_S = 30.0
+CHUNK_BYTES = 1 << 20
 
 Listen = Callable[[float | None], None]
 """listen(share done), None where the server does not tell the size."""
@@ -20,7 +26,52 @@ def listening(listen: Listen) -> Iterator[None]:
         _listener.reset(token)
 
 
-class Meter:
+def cache_folder(name: str) -> Path:
+    """Return METALMARK_CACHE/name, or `name` under the user's cache folder; RuntimeError where no home is known."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if not given:
+        import platformdirs
+
+        given = platformdirs.user_cache_dir("metalmark", appauthor=False)
+    return Path(given).expanduser() / name
+
+
+@contextmanager
+def downloaded(url: str, path: Path) -> Iterator[Path]:
+    """Download to a temporary file beside `path` and hand it to the block, which raises if it is not the right one.
+
+    Only then does it get its name: what stands under `path` is whole and checked.
+    """
+    # Imported here: it takes a fifth of a second, and most commands download nothing.
+    from pooch import HTTPDownloader  # type: ignore[import-untyped]
+
+    # Two workers may download at once: each writes a file of its own, and the last to finish wins with the same bytes.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S, progressbar=_Meter())(url, str(part), None)
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def download_error(error: BaseException) -> str:
+    """Return why a download failed, in a few words: requests wraps the one useful line in three others."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the server answered {response.status_code}"
+    while True:
+        held = (getattr(error, "reason", None), *error.args)
+        inner = next((cause for cause in held if isinstance(cause, Exception)), None)
+        if inner is None:
+            break
+        error = inner
+    text = getattr(error, "strerror", None) or str(error).rpartition(": ")[2].rstrip(".") or type(error).__name__
+    return str(text)[:120]
+
+
+class _Meter:
     """What pooch wants as a progress bar: it sets `total`, and calls `update` with each piece's bytes."""
 
     def __init__(self) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from metalmark.data.cifar import PICKLES, PIXELS
-from metalmark.data.idx import idx_bytes
-from metalmark.data.mnist import FILES
+from metalmark.data.mnist import FILES, idx_bytes
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:

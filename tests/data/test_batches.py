@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.data.batches import batches, imagenet_normalise, order, resize_nearest, to_signed, to_unit
-from metalmark.data.split import Split, array_digest
+from metalmark.data.dataset import (
+    Split,
+    array_digest,
+    batches,
+    order,
+    resize_nearest,
+    to_unit,
+)
 from tests.data.files import numbers
 
 
@@ -75,21 +81,10 @@ def test_nearest_is_pillows(old: tuple[int, int], new: int) -> None:
 
 def test_scales() -> None:
     images = np.array([0, 51, 255], np.uint8).reshape(1, 1, 1, 3)
-    for scaled, wanted in ((to_unit(images), [0, 0.2, 1]), (to_signed(images), [-1, -0.6, 1])):
-        assert scaled.dtype == np.float32
-        np.testing.assert_allclose(scaled.ravel(), wanted, atol=1e-7)
-    every = np.arange(256, dtype=np.uint8)
-    assert to_unit(every).max() == 1.0
-    assert to_signed(every).min() == -1.0
-    assert to_signed(every).max() == 1.0
-
-
-def test_imagenet() -> None:
-    normal = imagenet_normalise(np.full((1, 2, 2, 3), 255, np.uint8))
-    assert normal.dtype == np.float32
-    np.testing.assert_allclose(normal[0, 0, 0], [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225], 1e-6)
-    with pytest.raises(ValueError, match="3 channels"):
-        imagenet_normalise(np.zeros((1, 28, 28, 1), np.uint8))
+    scaled = to_unit(images)
+    assert scaled.dtype == np.float32
+    np.testing.assert_allclose(scaled.ravel(), [0, 0.2, 1], atol=1e-7)
+    assert to_unit(np.arange(256, dtype=np.uint8)).max() == 1.0
 
 
 def test_a_split_that_does_not_fit_itself() -> None:

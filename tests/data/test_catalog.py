@@ -4,36 +4,36 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.data.catalog import Kind, kind_of, load
+from metalmark.data.catalog import DataFormat, format_of, load
 from metalmark.errors import FormatError, MetalmarkError, UsageError
 from tests.data.files import cifar_files, member, tar_bytes, write_files, write_idx, write_tree
 from tests.data.test_flowers import write_flowers
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[Kind, Path]:
+def places(tmp_path: Path) -> dict[DataFormat, Path]:
     return {
-        Kind.IDX: write_idx(tmp_path / "idx"),
-        Kind.CIFAR: write_files(tmp_path / "cifar", cifar_files(binary=True)),
-        Kind.FLOWERS: write_flowers(tmp_path / "flowers", unpacked=True),
-        Kind.TREE: write_tree(tmp_path / "tree", {"a": 5, "b": 5}),
+        DataFormat.IDX: write_idx(tmp_path / "idx"),
+        DataFormat.CIFAR: write_files(tmp_path / "cifar", cifar_files(binary=True)),
+        DataFormat.FLOWERS: write_flowers(tmp_path / "flowers", unpacked=True),
+        DataFormat.TREE: write_tree(tmp_path / "tree", {"a": 5, "b": 5}),
     }
 
 
 GOOD = [
-    ("mnist", Kind.IDX),
-    ("fashion-mnist", Kind.IDX),
-    ("cifar-10", Kind.CIFAR),
-    ("flowers-102", Kind.FLOWERS),
-    ("flowers-102", Kind.TREE),
-    ("folder", Kind.TREE),
+    ("mnist", DataFormat.IDX),
+    ("fashion-mnist", DataFormat.IDX),
+    ("cifar-10", DataFormat.CIFAR),
+    ("flowers-102", DataFormat.FLOWERS),
+    ("flowers-102", DataFormat.TREE),
+    ("folder", DataFormat.TREE),
 ]
 NAMES = ["mnist", "fashion-mnist", "cifar-10", "flowers-102", "folder"]
 
 
 @pytest.mark.parametrize(("name", "kind"), GOOD)
-def test_a_path_is_read_as_what_it_holds(places: dict[Kind, Path], name: str, kind: Kind) -> None:
-    assert kind_of(places[kind]) is kind
+def test_a_path_is_read_as_what_it_holds(places: dict[DataFormat, Path], name: str, kind: DataFormat) -> None:
+    assert format_of(places[kind]) is kind
     dataset = load(name, str(places[kind]), pixels=16)
     assert dataset.name == name
     assert "synthetic" not in dataset.source
@@ -42,9 +42,9 @@ def test_a_path_is_read_as_what_it_holds(places: dict[Kind, Path], name: str, ki
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [(name, kind) for name in NAMES for kind in Kind if (name, kind) not in GOOD]
+    ("name", "kind"), [(name, kind) for name in NAMES for kind in DataFormat if (name, kind) not in GOOD]
 )
-def test_another_kind_is_named_and_what_was_expected(places: dict[Kind, Path], name: str, kind: Kind) -> None:
+def test_another_format_is_named(places: dict[DataFormat, Path], name: str, kind: DataFormat) -> None:
     with pytest.raises(FormatError, match=f"holds {kind.value}, which {name} is not read from") as caught:
         load(name, str(places[kind]))
     assert caught.value.hint.startswith("Expected: ")

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metalmark.data.cifar import BINARIES, PICKLES, PIXELS, find_batches, load_cifar, read_binary, read_pickle
-from metalmark.data.unpickle import read_batch
+from metalmark.data.cifar import (
+    BINARIES,
+    PICKLES,
+    PIXELS,
+    find_batches,
+    load_cifar,
+    read_binary,
+    read_pickle,
+    unpickle_batch,
+)
 from metalmark.errors import FormatError
 from tests.data.files import cifar_files, cifar_rows, member, pickled, tar_bytes, write_files
 
@@ -39,20 +47,20 @@ def test_pickle_is_as_python_2_wrote_it() -> None:
     batch = pickle.loads(pickled(ROWS, LABELS), encoding="bytes")
     np.testing.assert_array_equal(batch[b"data"], ROWS)
     assert batch[b"labels"] == LABELS
-    rows, labels = read_batch(pickled(ROWS, LABELS), "data_batch_1")
+    rows, labels = unpickle_batch(pickled(ROWS, LABELS), "data_batch_1")
     np.testing.assert_array_equal(rows, ROWS)
     assert labels == LABELS
 
 
 def test_pickle_by_column() -> None:
-    rows, _ = read_batch(pickled(ROWS, LABELS, order=b"\x88"), "data_batch_1")
+    rows, _ = unpickle_batch(pickled(ROWS, LABELS, order=b"\x88"), "data_batch_1")
     np.testing.assert_array_equal(rows, ROWS.ravel().reshape(ROWS.shape, order="F"))
 
 
 @pytest.mark.parametrize("protocol", [3, 4])
 def test_pickle_written_again_by_python_3(protocol: int) -> None:
     data = pickle.dumps({"data": ROWS, "labels": LABELS}, protocol)
-    rows, labels = read_batch(data, "data_batch_1")
+    rows, labels = unpickle_batch(data, "data_batch_1")
     np.testing.assert_array_equal(rows, ROWS)
     assert labels == LABELS
 
@@ -155,7 +163,7 @@ def test_no_other_name_is_reached(function) -> None:
 def test_hostile_opcodes(data: bytes) -> None:
     with pytest.raises(FormatError):
         read_pickle(data, "data_batch_1")
-    read_batch(SMALL, "data_batch_1")
+    unpickle_batch(SMALL, "data_batch_1")
 
 
 def test_an_object_made_without_a_call(tmp_path: Path) -> None:
@@ -170,7 +178,7 @@ def test_an_object_made_without_a_call(tmp_path: Path) -> None:
 def test_pickle_cut_short_anywhere() -> None:
     for length in range(len(SMALL)):
         with pytest.raises(FormatError, match="data_batch_1"):
-            read_batch(SMALL[:length], "data_batch_1")
+            unpickle_batch(SMALL[:length], "data_batch_1")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +242,7 @@ def test_any_bytes(data: bytes) -> None:
 def test_a_damaged_pickle(at: int, new: bytes) -> None:
     data = SMALL[:at] + new + SMALL[at + len(new) :]
     try:
-        rows, labels = read_batch(data, "data_batch_1")
+        rows, labels = unpickle_batch(data, "data_batch_1")
     except FormatError:
         return
     assert rows.dtype == np.uint8

@@ -15,8 +15,7 @@ import pytest
 
 from metalmark.data import fetch as fetching
 from metalmark.data.catalog import load
-from metalmark.data.fetch import cache_folder, fetch
-from metalmark.data.registry import REGISTRY, Remote
+from metalmark.data.fetch import PUBLISHED, PublishedFiles, cache_folder, fetch
 from metalmark.errors import FormatError
 from tests.data.files import write_idx
 
@@ -61,7 +60,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def publish(monkeypatch: pytest.MonkeyPatch, port: int, files: dict[str, str] = MD5, **more: dict[str, str]) -> str:
     address = f"http://127.0.0.1:{port}/"
-    monkeypatch.setitem(fetching.REGISTRY, "mnist", Remote(address=address, files=files, **more))
+    monkeypatch.setitem(fetching.PUBLISHED, "mnist", PublishedFiles(address=address, files=files, **more))
     return address
 
 
@@ -158,9 +157,9 @@ def test_only_real_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load("mnist", "real")
 
 
-def test_the_registry() -> None:
-    assert set(REGISTRY) == {"mnist", "fashion-mnist", "cifar-10", "flowers-102"}
-    for remote in REGISTRY.values():
+def test_the_list_of_published_files() -> None:
+    assert set(PUBLISHED) == {"mnist", "fashion-mnist", "cifar-10", "flowers-102"}
+    for remote in PUBLISHED.values():
         assert remote.address.endswith("/")
         for md5 in {**remote.files, **remote.instead}.values():
             assert len(md5) == 32

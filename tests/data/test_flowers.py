@@ -64,12 +64,12 @@ def test_the_real_sizes_give_the_experiments_split() -> None:
 
 
 def test_verified_when_the_three_files_are_official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from metalmark.data.registry import Remote
-    from metalmark.data.trouble import md5_of
+    from metalmark.data.fetch import PublishedFiles
+    from metalmark.data.files import md5_of
 
     write_flowers(tmp_path)
     files = {name: md5_of(tmp_path / name) for name in (ARCHIVE, LABELS, SETS)}
-    monkeypatch.setitem(flowers.REGISTRY, "flowers-102", Remote(address="x", files=files))
+    monkeypatch.setitem(flowers.PUBLISHED, "flowers-102", PublishedFiles(address="x", files=files))
     assert "official files, md5 verified" in load_flowers(tmp_path, pixels=8).source
 
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from metalmark.data.encoded import decode
-from metalmark.data.folder import load_folder
-from metalmark.data.split import Dataset
+from metalmark.data.dataset import Dataset
+from metalmark.data.folder import decode, load_folder
 from metalmark.errors import FormatError
 from tests.data.files import picture, write_tree
 

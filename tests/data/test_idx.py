@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metalmark.data import mnist
-from metalmark.data.idx import MOST_BYTES, idx_bytes, read_idx
-from metalmark.data.mnist import FILES, load_mnist
+from metalmark.data.mnist import FILES, MAX_BYTES, idx_bytes, load_mnist, read_idx
 from metalmark.errors import FormatError
 from tests.data.files import idx_arrays, numbers, write_idx
 
@@ -55,7 +54,7 @@ def test_cut_short_anywhere(tmp_path: Path, pack) -> None:
         (WHOLE[:2] + b"\x0d" + WHOLE[3:], "type 0x0d, not unsigned bytes"),
         (idx_bytes(IMAGES[0]), "2 dimensions and images have 3"),
         (WHOLE[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 1), "more than any such file"),
-        (WHOLE[:4] + struct.pack(">3I", MOST_BYTES, 1, 1), "0 are there: it is cut short"),
+        (WHOLE[:4] + struct.pack(">3I", MAX_BYTES, 1, 1), "0 are there: it is cut short"),
         (b"<!DOCTYPE html>", "starts with 3c 21 44 4f"),
     ],
 )
@@ -141,7 +140,7 @@ def test_a_missing_one_of_the_four(tmp_path: Path) -> None:
 
 
 def test_one_is_not_taken_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from metalmark.data.trouble import md5_of_bytes
+    from metalmark.data.files import md5_of_bytes
 
     write_idx(tmp_path, packed=True)
     ours = tuple(md5_of_bytes(idx_bytes(array)) for array in idx_arrays())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metalmark.data.mat import read_mat
+from metalmark.data.flowers import read_mat
 from metalmark.errors import FormatError
 
 
@@ -88,7 +88,7 @@ def test_other_versions() -> None:
 def test_a_compressed_part_that_unpacks_to_a_huge_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
-    monkeypatch.setattr("metalmark.data.mat.MOST_BYTES", 1000)
+    monkeypatch.setattr("metalmark.data.flowers.MAT_BYTES", 1000)
     packed = zlib.compress(bytes(100_000))
     data = WHOLE[:128] + struct.pack("<II", 15, len(packed)) + packed
     with pytest.raises(FormatError, match="far too large"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from metalmark.data.catalog import load
-from metalmark.data.split import LazyImages, Split
+from metalmark.data.dataset import LazyImages, Split
 from metalmark.data.synthetic import SyntheticImages, shape_of
 
 SHAPES = {

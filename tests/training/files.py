@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from metalmark.data.idx import idx_bytes
-from metalmark.data.mnist import FILES
-from metalmark.data.split import Dataset, Split, array_digest
+from metalmark.data.dataset import Dataset, Split, array_digest
+from metalmark.data.mnist import FILES, idx_bytes
 
 CLASSES = tuple("0123456789")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from metalmark.backends.base import Placement
-from metalmark.data.split import Dataset
+from metalmark.data.dataset import Dataset
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, DeviceMemory

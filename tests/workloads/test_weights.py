@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from metalmark import downloads
 from metalmark.data.fetch import cache_folder
 from metalmark.downloads import listening
 from metalmark.errors import FormatError, WeightsError
 from metalmark.model.plan import Budget
 from metalmark.model.run import Failed
 from metalmark.runner.launch import run_cell
-from metalmark.workloads import mobilenet_v2, pth, resnet50, vgg16, weights
+from metalmark.workloads import mobilenet_v2, resnet50, vgg16, weights
 from tests.workloads.vision_checks import plan
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -29,17 +30,17 @@ NAME = f"mobilenet_v2-{hashlib.sha256(BODY).hexdigest()[:8]}.pth"
 
 
 def test_without_a_home_folder_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (weights.VARIABLE, "XDG_CACHE_HOME"):
+    for name in (downloads.CACHE_VARIABLE, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     for word in ("imagenet", "~/net.pth"):
         with pytest.raises(WeightsError, match="home folder is not known") as caught:
             weights.find(word, "mobilenet_v2")
-        assert weights.VARIABLE in caught.value.message
+        assert downloads.CACHE_VARIABLE in caught.value.message
     assert weights._shown(tmp_path / "net.pth") == str(tmp_path / "net.pth")
     with pytest.raises(FormatError, match="home folder is not known") as told:
         cache_folder()
-    assert weights.VARIABLE in told.value.hint
+    assert downloads.CACHE_VARIABLE in told.value.hint
 
 
 def good() -> dict[str, np.ndarray]:
@@ -69,7 +70,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Threadin
     server.body = BODY  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    monkeypatch.setenv(weights.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(downloads.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(weights, "BASE_URL", f"http://127.0.0.1:{server.server_port}/")
     monkeypatch.setitem(weights.PUBLISHED, "mobilenet_v2", NAME)
     yield server
@@ -155,13 +156,13 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "evil.pth"
     path.write_bytes(pickle.dumps(Evil()))
     with pytest.raises(WeightsError, match=r"asks for builtins\.eval"):
-        pth.read(path)
+        weights.read_pth(path)
 
 
 def test_a_pickle_that_reaches_past_its_storage_is_refused() -> None:
     with pytest.raises(ValueError, match="past its storage"):
-        pth._tensor(np.zeros(10, np.float32), 5, (2, 3), (3, 1))
-    assert pth._tensor(np.arange(10.0), 4, (2, 3), (3, 1)).tolist() == [[4, 5, 6], [7, 8, 9]]
+        weights._tensor(np.zeros(10, np.float32), 5, (2, 3), (3, 1))
+    assert weights._tensor(np.arange(10.0), 4, (2, 3), (3, 1)).tolist() == [[4, 5, 6], [7, 8, 9]]
 
 
 def test_imagenet_is_downloaded_once_and_checked(server: ThreadingHTTPServer) -> None:
@@ -206,12 +207,12 @@ def test_offline_says_what_to_bring_and_where(monkeypatch: pytest.MonkeyPatch) -
 
 def test_not_published_any_more(server: ThreadingHTTPServer) -> None:
     server.body = b""  # type: ignore[attr-defined]
-    with pytest.raises(WeightsError, match="can't be downloaded: 404"):
+    with pytest.raises(WeightsError, match="can't be downloaded: the server answered 404"):
         weights.find("imagenet", "mobilenet_v2")
 
 
 def test_no_users_name_in_a_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(weights.VARIABLE, raising=False)
+    monkeypatch.delenv(downloads.CACHE_VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert weights._shown(tmp_path / "cache" / "a.pth") == "$HOME/cache/a.pth"
 
@@ -280,7 +281,7 @@ def test_a_download_tells_how_far_it_is(server: ThreadingHTTPServer, monkeypatch
     body = BODY * 1000
     server.body = body  # type: ignore[attr-defined]
     monkeypatch.setitem(weights.PUBLISHED, "mobilenet_v2", f"mobilenet_v2-{hashlib.sha256(body).hexdigest()[:8]}.pth")
-    monkeypatch.setattr(weights, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(downloads, "CHUNK_BYTES", 1000)
     shares: list[float | None] = []
     with listening(shares.append):
         weights.find("imagenet", "mobilenet_v2")

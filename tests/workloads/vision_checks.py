@@ -128,10 +128,10 @@ def write_weights(folder: Path) -> None:
 def pth_is_read_as_torch_reads_it(folder: Path) -> bool:
     import torch
 
-    from metalmark.workloads import pth
+    from metalmark.workloads import weights
 
     for name in ("zip.pth", "legacy.pth"):
-        ours, theirs = pth.read(folder / name), torch.load(folder / name, weights_only=True)
+        ours, theirs = weights.read_pth(folder / name), torch.load(folder / name, weights_only=True)
         assert list(ours) == list(theirs)
         assert all(np.array_equal(array, theirs[key].numpy()) for key, array in ours.items())
     return True

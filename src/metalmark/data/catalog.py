@@ -7,11 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from metalmark.data.cifar import find_batches, load_cifar
+from metalmark.data.dataset import Dataset
 from metalmark.data.fetch import fetch
 from metalmark.data.flowers import is_flowers, load_flowers
 from metalmark.data.folder import WANTED, has_folders, load_folder
 from metalmark.data.mnist import FILES, find_idx, load_mnist
-from metalmark.data.split import Dataset
 from metalmark.data.synthetic import load_synthetic
 from metalmark.errors import FormatError, UsageError
 
@@ -20,7 +20,7 @@ PIXELS = 256
 """The side of images that come in all sizes: room to crop 224 from."""
 
 
-class Kind(StrEnum):
+class DataFormat(StrEnum):
     """What a path may hold."""
 
     IDX = "IDX files"
@@ -29,18 +29,18 @@ class Kind(StrEnum):
     TREE = "class folders of images"
 
 
-ACCEPTED: dict[str, tuple[Kind, ...]] = {
-    "mnist": (Kind.IDX,),
-    "fashion-mnist": (Kind.IDX,),
-    "cifar-10": (Kind.CIFAR,),
-    "flowers-102": (Kind.FLOWERS, Kind.TREE),
-    "folder": (Kind.TREE,),
+ACCEPTED: dict[str, tuple[DataFormat, ...]] = {
+    "mnist": (DataFormat.IDX,),
+    "fashion-mnist": (DataFormat.IDX,),
+    "cifar-10": (DataFormat.CIFAR,),
+    "flowers-102": (DataFormat.FLOWERS, DataFormat.TREE),
+    "folder": (DataFormat.TREE,),
 }
-EXPECTED: dict[Kind, str] = {
-    Kind.IDX: f"a folder with {', '.join(FILES)}, each plain or .gz",
-    Kind.CIFAR: "cifar-10-binary.tar.gz, cifar-10-python.tar.gz, or the folder that one unpacks to",
-    Kind.FLOWERS: "a folder with 102flowers.tgz (or jpg/), imagelabels.mat and setid.mat",
-    Kind.TREE: "a folder of class/image.jpg, with or without train/ and valid/ above the classes",
+EXPECTED: dict[DataFormat, str] = {
+    DataFormat.IDX: f"a folder with {', '.join(FILES)}, each plain or .gz",
+    DataFormat.CIFAR: "cifar-10-binary.tar.gz, cifar-10-python.tar.gz, or the folder that one unpacks to",
+    DataFormat.FLOWERS: "a folder with 102flowers.tgz (or jpg/), imagelabels.mat and setid.mat",
+    DataFormat.TREE: "a folder of class/image.jpg, with or without train/ and valid/ above the classes",
 }
 
 
@@ -68,33 +68,33 @@ def _read(name: str, path: Path, pixels: int) -> Dataset:
             f"There is no file or folder {path}.",
             hint=f"--data takes {REAL}, {SYNTHETIC} or a path: {_expected(name)}.",
         )
-    kind = kind_of(path)
+    kind = format_of(path)
     if kind not in ACCEPTED[name]:
         raise FormatError(
             f"{path} holds {kind.value if kind else 'none of the known data formats'}, which {name} is not read from.",
             hint=f"Expected: {_expected(name)}.",
         )
-    if kind is Kind.IDX:
+    if kind is DataFormat.IDX:
         return load_mnist(name, path)
-    if kind is Kind.FLOWERS:
+    if kind is DataFormat.FLOWERS:
         return load_flowers(path, pixels=pixels)
     batches = find_batches(path)
-    if kind is Kind.CIFAR and batches is not None:
+    if kind is DataFormat.CIFAR and batches is not None:
         return load_cifar(batches)
     return load_folder(path, pixels=pixels, name=name)
 
 
-def kind_of(path: Path) -> Kind | None:
+def format_of(path: Path) -> DataFormat | None:
     """By the names that are there; the readers then judge the contents."""
     if find_batches(path) is not None:
-        return Kind.CIFAR
+        return DataFormat.CIFAR
     if not path.is_dir():
         return None
     if find_idx(path):
-        return Kind.IDX
+        return DataFormat.IDX
     if is_flowers(path):
-        return Kind.FLOWERS
-    return Kind.TREE if has_folders(path) else None
+        return DataFormat.FLOWERS
+    return DataFormat.TREE if has_folders(path) else None
 
 
 def _expected(name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metalmark.data import cifar, mnist
-from metalmark.data.split import Dataset, Images, Pixels, Positions, Split
+from metalmark.data.dataset import Dataset, Images, Pixels, Positions, Split
 from metalmark.errors import UsageError
 
 SOURCE = "synthetic"

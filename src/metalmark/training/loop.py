@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from metalmark.data.split import Dataset
+from metalmark.data.dataset import Dataset
 from metalmark.errors import UnsupportedError, WrongResultError
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Dtype, Plan

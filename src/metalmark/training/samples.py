@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metalmark.data.batches import order
 from metalmark.data.catalog import PIXELS, SYNTHETIC, load
-from metalmark.data.split import Dataset, Positions, Split
+from metalmark.data.dataset import Dataset, Positions, Split, order
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.samples import find_dataset
 from metalmark.feeds.source import Arrays

@@ -12,8 +12,7 @@ from typing import cast
 import msgspec
 
 from metalmark.backends.base import Backend
-from metalmark.data.batches import order
-from metalmark.data.split import Dataset
+from metalmark.data.dataset import Dataset, order
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits

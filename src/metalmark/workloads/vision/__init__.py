@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from metalmark.data.batches import resize_nearest
+from metalmark.data.dataset import resize_nearest
 from metalmark.errors import FormatError
 from metalmark.model.workload import Batch, Param, Params
 from metalmark.workloads.vision.backbone import Backbone

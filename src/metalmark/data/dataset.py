@@ -1,8 +1,12 @@
-"""A Dataset is two Splits, training and validation, that share no image, with where they came from and a digest."""
+"""Dataset and Split: images with their classes, training and validation apart, and the batches of one epoch.
+
+Everything is NumPy, so that every framework gets the same arrays.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -54,7 +58,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """What a workload trains and validates on. `source` is shown and stored, so it holds no path."""
+    """What a workload trains and validates on. `source` is shown and stored, so it contains no path."""
 
     name: str
     source: str
@@ -63,11 +67,11 @@ class Dataset:
     digest: str
     """SHA-256 of the images and labels (of names, sizes and first bytes where images stay in their files)."""
     test: Split | None = None
-    """Kept out of both, where the data came in three parts."""
+    """Images that neither training nor validation sees, where the data came in three parts."""
 
 
 def array_digest(*splits: Split) -> str:
-    """The same for the same images and labels, whatever kind of file they came in."""
+    """Return the same digest for the same images and labels, whatever kind of file they came in."""
     digest = hashlib.sha256()
     for split in splits:
         if not isinstance(split.images, np.ndarray):
@@ -76,3 +80,38 @@ def array_digest(*splits: Split) -> str:
         digest.update(np.ascontiguousarray(split.images).data)
         digest.update(np.ascontiguousarray(split.labels.astype("<i4")).data)
     return digest.hexdigest()
+
+
+def order(count: int, *, seed: int, epoch: int = 0, shuffle: bool = True) -> Positions:
+    """Return each position once; another order in each epoch, the same for the same seed and epoch."""
+    if not shuffle:
+        return np.arange(count, dtype=np.intp)
+    return np.random.default_rng([seed, epoch]).permutation(count).astype(np.intp, copy=False)
+
+
+def batches(
+    split: Split, *, batch_size: int, seed: int, epoch: int = 0, shuffle: bool = True, drop_last: bool = False
+) -> Iterator[tuple[Pixels, Labels]]:
+    """Yield one epoch: every sample once, unless `drop_last` leaves out what does not fill a batch."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be 1 or more")
+    positions = order(len(split), seed=seed, epoch=epoch, shuffle=shuffle)
+    for start in range(0, len(positions), batch_size):
+        chosen = positions[start : start + batch_size]
+        if drop_last and len(chosen) < batch_size:
+            return
+        yield split.images[chosen], split.labels[chosen]
+
+
+def resize_nearest(images: Pixels, pixels: int) -> Pixels:
+    """Resize NHWC images to `pixels` x `pixels`; each new pixel takes the old one that its centre falls in, as in
+    TensorFlow and Pillow."""
+    # (2i + 1) * old / (2 * new), in whole numbers: with floats a centre on an edge may fall either way.
+    centres = 2 * np.arange(pixels, dtype=np.intp) + 1
+    rows, columns = (centres * old // (2 * pixels) for old in images.shape[1:3])
+    return images[:, rows[:, np.newaxis], columns]
+
+
+def to_unit(images: Pixels) -> npt.NDArray[np.float32]:
+    """Scale 0 to 255 down to 0 to 1."""
+    return np.divide(images, np.float32(255), dtype=np.float32)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metalmark.data import archive
-from metalmark.data.archive import read_members
+from metalmark.data import files
+from metalmark.data.files import read_members
 from metalmark.errors import FormatError
 from tests.data.files import member, tar_bytes
 
 WHOLE = tar_bytes([member("top/a", b"one" * 300), member("top/b", b"two")])
 
 
-def read(path: Path, data: bytes, *, most_bytes: int = 10**6, member_bytes: int = 10**4) -> dict[str, bytes]:
+def read(path: Path, data: bytes, *, max_bytes: int = 10**6, member_bytes: int = 10**4) -> dict[str, bytes]:
     path.write_bytes(data)
-    return read_members(path, {"a", "b"}.__contains__, most_bytes=most_bytes, member_bytes=member_bytes)
+    return read_members(path, {"a", "b"}.__contains__, max_bytes=max_bytes, member_bytes=member_bytes)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_bytes_after_the_end_are_bounded_too(path: Path) -> None:
 
 
 def test_too_many_members(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "MOST_MEMBERS", 5)
+    monkeypatch.setattr(files, "MAX_MEMBERS", 5)
     with pytest.raises(FormatError, match="more than 5 members"):
         read(path, tar_bytes([member(f"n{number}") for number in range(6)]))
 
