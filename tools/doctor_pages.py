@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from metalmark.doctor.catalog import FAMILIES
+from metalmark.doctor.catalog import CHECKS, FAMILIES, checks_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "doctor.md"
 BEGIN, END = "<!-- from the checks -->", "<!-- end -->"
@@ -14,11 +14,11 @@ BEGIN, END = "<!-- from the checks -->", "<!-- end -->"
 
 def block() -> str:
     lines = [BEGIN, "| check | the symptom |", "| --- | --- |"]
-    lines += [f"| `{check.name}` | {check.title} |" for family in FAMILIES for check in family.CHECKS]
+    lines += [f"| `{check.name}` | {check.title} |" for check in CHECKS.values()]
     lines.append("")
     for family in FAMILIES:
         lines += [f"### {(family.__doc__ or '').splitlines()[0].split(':')[0].rstrip('.')}", ""]
-        for check in family.CHECKS:
+        for check in checks_of(family):
             sources = " ".join(f"[{number}]({source})" for number, source in enumerate(check.sources, 1))
             lines.append(f"- **`{check.name}`**: {check.story}{f' Sources: {sources}' if sources else ''}")
         lines.append("")

@@ -11,11 +11,10 @@ from click.testing import CliRunner, Result
 
 from metalmark.cli import doctor
 from metalmark.doctor import collect
-from metalmark.doctor.patience import WHY_SLOW
+from metalmark.doctor.collect import WAITING, WHY_SLOW
 from metalmark.doctor.scene import Scene
-from metalmark.doctor.together import WAITING
 from metalmark.model.run import Machine
-from metalmark.report.doctor_page import page, story
+from metalmark.report.text.doctor_page import page, story
 from tests.conftest import Cli
 from tests.doctor.scenes import LINUX, MAC, NVIDIA, broken, change, look
 from tests.samples import MACHINE

@@ -45,7 +45,7 @@ def test_fish_has_its_own_words(cli: Cli) -> None:
 
 def test_for_programs(cli: Cli) -> None:
     steps = json.loads(cli("env", "--json", KMP_DUPLICATE_LIB_OK="TRUE").stdout)
-    assert {"deed": "unset", "name": "KMP_DUPLICATE_LIB_OK"}.items() <= steps[-1].items()
+    assert {"action": "unset", "name": "KMP_DUPLICATE_LIB_OK"}.items() <= steps[-1].items()
 
 
 NOBODY = """

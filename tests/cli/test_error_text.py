@@ -11,11 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from metalmark.cli.recognising import answer
-from metalmark.doctor import error_text
-from metalmark.doctor.known_errors import KNOWN
-from metalmark.doctor.recognise import recognise
+from metalmark.doctor import recognise as recognising
+from metalmark.doctor.recognise import KNOWN, recognise
 from metalmark.errors import UsageError
-from metalmark.report.error_page import MOST, error_page, last_error
+from metalmark.report.text.doctor_page import MOST_ERRORS, error_page, last_error
 from tests.doctor.error_samples import HEALTHY, SAMPLES
 
 TEXT = SAMPLES["mps-float64"]
@@ -101,7 +100,7 @@ def test_of_a_huge_file_both_ends_are_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.log"
     filler = b"step 17\n" * 500_000
     path.write_bytes(SAMPLES["cuda-busy"].encode() + b"\n" + filler + TEXT.encode())
-    text = error_text.read_error(str(path))
+    text = recognising.read_error(str(path))
     assert len(text) < 2_000_000
     assert [match.name for match in recognise(text)] == ["cuda-busy", "mps-float64"]
 
@@ -109,14 +108,14 @@ def test_of_a_huge_file_both_ends_are_read(tmp_path: Path) -> None:
 def test_a_stream_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/zero").exists():
         pytest.skip("no endless device here")
-    monkeypatch.setattr(error_text, "_MOST_BYTES", 4 << 20)
-    assert error_text.read_error("/dev/zero").strip("\0") == ""
+    monkeypatch.setattr(recognising, "_MOST_BYTES", 4 << 20)
+    assert recognising.read_error("/dev/zero").strip("\0") == ""
 
 
 def test_many_errors_are_shown_as_the_likeliest_and_the_rest_by_name() -> None:
     matches = recognise("\n".join(SAMPLES.values()))
     page = error_page(matches)
-    assert page.count("what happened:") == MOST
+    assert page.count("what happened:") == MOST_ERRORS
     assert "Also in the text:" in page
     assert max(len(line) for line in page.splitlines() if "Also" in line) <= 100
 

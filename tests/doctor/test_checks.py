@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metalmark.doctor.catalog import CHECKS, examine, exit_code, find
-from metalmark.doctor.check import Check, Severity
-from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, OpenMp, Scene, Swap, Trouble
+from metalmark.doctor.check import Severity, check
+from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, OpenMp, Scene, Swap, ToolFailure
 from metalmark.errors import UsageError
 from metalmark.machine.apple import Heat, PowerSource
 from metalmark.machine.cgroup import Limits
@@ -158,7 +158,7 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ),
     ("no-framework", change(LINUX, frameworks={"torch": ("torch",), "mlx": ("mlx",)}), [WARNING], "metalmark[torch]"),
     ("half-installed", change(LINUX, frameworks={"tensorflow": ("keras",)}), [WARNING], "keras"),
-    ("tools", change(MAC, troubles=(Trouble(tool="pmset -g", reason="no answer"),)), [WARNING], "no answer"),
+    ("tools", change(MAC, troubles=(ToolFailure(tool="pmset -g", reason="no answer"),)), [WARNING], "no answer"),
     ("open-files", change(MAC, open_files=OpenFiles(soft=256, hard=None)), [WARNING], "ulimit -S -n 4096"),
     ("open-files", change(LINUX, open_files=OpenFiles(soft=128, hard=128)), [WARNING], "hard limit"),
     (
@@ -350,11 +350,11 @@ def test_worst_first_and_the_exit_code() -> None:
 
 
 def test_a_check_that_raises_is_a_finding_about_the_doctor() -> None:
-    def examine_badly(_: Scene) -> None:
+    @check("bad", "A check that fails")
+    def bad(_: Scene) -> None:
         raise ZeroDivisionError("in /home/someone/check.py")
 
-    check = Check(name="bad", title="", story="", examine=examine_badly)
-    (finding,) = examine(LINUX, [check])
+    (finding,) = examine(LINUX, [bad])
     assert finding.check == "bad"
     assert finding.severity is WARNING
     assert finding.evidence == "ZeroDivisionError: in check.py"
@@ -366,9 +366,9 @@ def test_an_unknown_check_names_the_nearest() -> None:
 
 
 def test_checks_are_described() -> None:
-    for name, check in CHECKS.items():
+    for name, known in CHECKS.items():
         assert name == name.lower()
-        assert check.title
-        assert not check.title.endswith(".")
-        assert len(check.story) > 60
-        assert all(source.startswith("https://") for source in check.sources)
+        assert known.title
+        assert not known.title.endswith(".")
+        assert len(known.story) > 60
+        assert all(source.startswith("https://") for source in known.sources)

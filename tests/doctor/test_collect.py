@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 
 from metalmark.backends.base import Probe
 from metalmark.doctor import collect as collecting
-from metalmark.doctor import here, installed, nvidia, patience
+from metalmark.doctor import readers
 from metalmark.doctor.catalog import examine
-from metalmark.doctor.collect import Means, collect
+from metalmark.doctor.collect import WAITING, Readers, ask_together, collect
 from metalmark.doctor.macos import TOOLS, MacTool, names
-from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, Trouble
-from metalmark.doctor.together import WAITING, ask_together
+from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, ToolFailure
 from metalmark.machine.identity import Identity
 from metalmark.machine.nvidia import Nvml
 from metalmark.model.run import Absent
@@ -62,9 +61,9 @@ def answering(outputs: dict[str, str | Absent]) -> Callable[..., str | Absent]:
     return run
 
 
-def mac(**changes: Any) -> Means:
+def mac(**changes: Any) -> Readers:
     """A Mac in software: its tools answer with OUTPUTS, PyTorch's probe at once."""
-    means = Means(
+    readings = Readers(
         read_here=lambda: {"platform": "darwin", "architecture": "arm64", "python": "3.12.4", "visible_cores": 8},
         frameworks=lambda: {"torch": (), "mlx": ("mlx",)},
         probe=lambda name: probe(name, "cpu", "mps", torch="2.13.0"),
@@ -77,7 +76,7 @@ def mac(**changes: Any) -> Means:
         quiet_limit_s=LONG_S,
         limit_s=2 * LONG_S,
     )
-    return replace(means, **changes)
+    return replace(readings, **changes)
 
 
 def test_a_mac_is_read_from_its_tools() -> None:
@@ -181,7 +180,7 @@ def test_nonsense_is_blamed_on_its_tool(text: str) -> None:
 def test_a_tool_that_hangs_for_ever_is_ended_and_named() -> None:
     """A real process, ended by its own time limit."""
     hanging = MacTool(name="pmset -g", argv=(sys.executable, "-c", "import time; time.sleep(600)"))
-    scene = collect(silent, mac(mac_tools=(hanging,), run=Means().run, tool_s=0.3))
+    scene = collect(silent, mac(mac_tools=(hanging,), run=Readers().run, tool_s=0.3))
     (trouble,) = scene.troubles
     assert trouble.tool == "pmset -g"
     assert "gave no answer within 0.3 s" in trouble.reason
@@ -193,7 +192,7 @@ def test_a_system_profiler_that_failed_is_named_and_the_machine_is_still_describ
     identity = Identity(machine=MACHINE, failed_tools={"system_profiler": reason})
     scene = collect(silent, mac(identify=lambda: identity))
     assert scene.machine == MACHINE
-    assert scene.troubles == (Trouble(tool="system_profiler", reason=reason),)
+    assert scene.troubles == (ToolFailure(tool="system_profiler", reason=reason),)
     (finding,) = [finding for finding in examine(scene) if finding.check == "tools"]
     assert finding.title == "system_profiler misbehaves"
 
@@ -205,7 +204,7 @@ def test_what_can_t_even_be_ended_is_left_behind() -> None:
     def hang(*_: object, **__: object) -> Any:
         never.wait(600)
 
-    means = mac(
+    hanging = mac(
         run=hang,
         probe=hang,
         read_nvidia=hang,
@@ -217,7 +216,7 @@ def test_what_can_t_even_be_ended_is_left_behind() -> None:
         limit_s=0.5,
     )
     started_s = time.monotonic()
-    scene = collect(silent, means)
+    scene = collect(silent, hanging)
     never.set()
     assert time.monotonic() - started_s < 300
     blamed = {trouble.tool for trouble in scene.troubles}
@@ -279,7 +278,7 @@ def test_a_mac_scans_a_framework_at_its_first_import_and_is_given_longer(
     monkeypatch: pytest.MonkeyPatch, platform: str, probe_s: float, why: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    found = runpy.run_path(patience.__file__)
+    found = runpy.run_path(collecting.__file__)
     assert found["PROBE_S"] == probe_s
     assert why in found["WHY_SLOW"]
     assert found["LIMIT_S"] - collecting.QUIET_LIMIT_S > probe_s
@@ -292,7 +291,7 @@ def test_frameworks_that_crash_and_hang_are_findings(monkeypatch: pytest.MonkeyP
         (tmp_path / name / "__init__.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("metalmark.doctor.collect.PROBE_S", 3.0)
-    scene = collect(silent, mac(frameworks=lambda: {"mlx": (), "jax": ()}, probe=Means().probe))
+    scene = collect(silent, mac(frameworks=lambda: {"mlx": (), "jax": ()}, probe=Readers().probe))
     found = {finding.title: finding for finding in examine(scene) if finding.check == "framework-import"}
     assert "SIGABRT" in found["MLX is installed and can't be imported"].evidence
     assert "3 s" in found["JAX (Keras 3, jit) gave no answer"].evidence
@@ -318,7 +317,7 @@ def test_installed_packages_are_read_without_importing_them() -> None:
     )
     damaged = Package({"METADATA": "nothing"})
     older = Package({"METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n"})
-    found = installed.read([damaged, torch, older])
+    found = readers.read_packages([damaged, torch, older])
     assert found["packages"] == {"torch": "2.13.0"}
     assert found["requirements"] == {"torch": ("numpy<3",)}
     assert set(found["openmp"]) >= {
@@ -335,7 +334,7 @@ def test_a_package_whose_description_is_missing_costs_only_itself(tmp_path: Path
     whole.mkdir()
     (whole / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 2.1.3\n")
     found = [PathDistribution(path) for path in sorted(tmp_path.iterdir(), reverse=True)]
-    assert installed.read(found)["packages"] == {"numpy": "2.1.3"}
+    assert readers.read_packages(found)["packages"] == {"numpy": "2.1.3"}
 
 
 class Driver:
@@ -385,7 +384,7 @@ class Driver:
 
 def test_nvidia_s_driver_says_who_is_there() -> None:
     busy = NvidiaGpu(name="NVIDIA H100", memory_bytes=80 * 2**30, used_bytes=40 * 2**30, processes=1, busy_percent=93)
-    assert nvidia.describe(Nvml(Driver())) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
+    assert readers.describe_nvidia(Nvml(Driver())) == Nvidia(driver="570.1", cuda=(12, 8), gpus=(busy,))
 
 
 def test_a_user_without_a_home_folder_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,14 +396,14 @@ def test_a_user_without_a_home_folder_is_no_trouble(monkeypatch: pytest.MonkeyPa
     for name in ("HOME", "USER", "LOGNAME", "METALMARK_CACHE", "TORCH_HOME", "HF_HOME", "KERAS_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    scene = collect(silent, replace(Means(), frameworks=dict))
+    scene = collect(silent, replace(Readers(), frameworks=dict))
     assert [disk.folders for disk in scene.disks] == [("temporary files",)]
     assert [trouble for trouble in scene.troubles if trouble.tool != "NVML"] == []
 
 
 def test_a_home_folder_that_does_not_exist_is_looked_for_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/nonexistent/ada")
-    folders = {label for disk in here.disks() for label in disk.folders}
+    folders = {label for disk in readers.read_disks() for label in disk.folders}
     assert {"PyTorch's cache", "Keras's cache"} <= folders
 
 
@@ -418,13 +417,13 @@ def test_a_folder_that_is_not_ours_to_see_is_left_out(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "exists", guarded)
     monkeypatch.setenv("HF_HOME", "/secret/cache")
-    folders = {label for disk in here.disks() for label in disk.folders}
+    folders = {label for disk in readers.read_disks() for label in disk.folders}
     assert "Hugging Face's cache" not in folders
     assert "temporary files" in folders
 
 
 def test_this_machine_is_collected_without_a_fault_of_ours() -> None:
-    scene = collect(silent, replace(Means(), frameworks=dict))
+    scene = collect(silent, replace(Readers(), frameworks=dict))
     assert scene.platform == sys.platform
     assert scene.packages["msgspec"]
     assert scene.disks

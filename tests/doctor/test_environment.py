@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.doctor.environment import HIGH, LOW, Deed, Step, advise
-from metalmark.doctor.leftovers import LEFTOVERS
+from metalmark.doctor.environment import HIGH, LEFTOVERS, LOW, ShellAction, ShellChange, advise
 from metalmark.doctor.scene import OpenFiles, Scene
 from metalmark.machine.cgroup import Limits
 from metalmark.report.text.doctor_page import SHELLS, shell_lines
@@ -48,7 +47,7 @@ def mac(**fields: Any) -> Scene:
 
 
 def lines(scene: Scene) -> dict[str, str]:
-    return {step.name: f"{step.deed} {step.value}".strip() for step in advise(scene)}
+    return {step.name: f"{step.action} {step.value}".strip() for step in advise(scene)}
 
 
 @pytest.mark.parametrize("scene", [linux(), mac(), Scene(), Scene(platform="darwin", architecture="arm64")])
@@ -64,7 +63,7 @@ def test_a_mac_s_256_open_files_are_raised() -> None:
 
 def test_a_hard_limit_is_a_note() -> None:
     (step,) = advise(linux(open_files=OpenFiles(soft=256, hard=256)))
-    assert step.deed is Deed.NOTE
+    assert step.action is ShellAction.NOTE
     assert "administrator" in step.why
 
 
@@ -179,7 +178,7 @@ def test_watermarks_that_need_nothing(scene: Scene) -> None:
 )
 def test_variables_that_do_nothing_or_hide_faults_go(scene: Scene, name: str, word: str) -> None:
     (step,) = advise(scene)
-    assert (step.deed, step.name) == (Deed.UNSET, name)
+    assert (step.action, step.name) == (ShellAction.UNSET, name)
     assert word in step.why
 
 
@@ -270,12 +269,12 @@ def test_a_real_shell_evaluates_them(shell: str) -> None:
 
 def test_a_real_shell_s_limit_is_the_soft_one() -> None:
     hard = evaluate("bash", "", "ulimit -H -n")
-    steps = (Step(deed=Deed.LIMIT, name="open files", value="128", why="x"),)
+    steps = (ShellChange(action=ShellAction.LIMIT, name="open files", value="128", why="x"),)
     assert evaluate("bash", shell_lines(steps, "bash"), "ulimit -S -n; ulimit -H -n").split() == ["128", hard]
 
 
 def test_a_line_end_in_a_reason_does_not_become_a_command() -> None:
-    steps = (Step(deed=Deed.UNSET, name="X", why="one\ntouch /tmp/x\r$(id)"),)
+    steps = (ShellChange(action=ShellAction.UNSET, name="X", why="one\ntouch /tmp/x\r$(id)"),)
     assert [line for line in shell_lines(steps, "bash").splitlines() if not line.startswith("#")] == ["unset X"]
 
 

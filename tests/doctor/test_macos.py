@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metalmark.doctor import macos
-from metalmark.doctor.here import parse_meminfo
+from metalmark.doctor.readers import parse_meminfo
 from metalmark.doctor.scene import Swap
 from metalmark.machine.apple import Heat, PowerSource
 from metalmark.model.run import Absent

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.doctor.known_errors import KNOWN
-from metalmark.doctor.recognise import HEAD_CHARS, TAIL_CHARS, legible, recognise
+from metalmark.doctor.recognise import HEAD_CHARS, KNOWN, TAIL_CHARS, legible, recognise
 from metalmark.scrub import printable
 from tests.doctor.error_samples import HEALTHY, SAMPLES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from metalmark.doctor.check import Severity
-from metalmark.doctor.tensorflow_metal import Minor, Verdict, best, find, mend, plugins
+from metalmark.doctor.tensorflow_checks import Minor, PairVerdict, best_plugin, find_plugin, install_lines, plugins
 from tests.doctor.scenes import MAC, broken, change, look
 
-LOADS, FAILS, UNKNOWN = Verdict.LOADS, Verdict.FAILS, Verdict.UNKNOWN
+LOADS, FAILS, UNKNOWN = PairVerdict.LOADS, PairVerdict.FAILS, PairVerdict.UNKNOWN
 
 # version, oldest and newest TensorFlow, oldest and newest Python, wheels for an Intel Mac, fails from
 ROWS: list[tuple[str, Minor, Minor, int, int, bool, Minor | None]] = [
@@ -39,7 +39,7 @@ def test_the_table_is_whole() -> None:
 def test_each_release(
     version: str, oldest: Minor, newest: Minor, first: int, last: int, intel: bool, fails: Minor | None
 ) -> None:
-    plugin = find(version)
+    plugin = find_plugin(version)
     assert plugin is not None
     assert plugin.tensorflow == (oldest, newest)
     assert plugin.pythons == ((3, first), (3, last))
@@ -106,15 +106,15 @@ def test_tensorflow_macos_counts_as_tensorflow() -> None:
 
 def test_the_pin_that_works_for_each_python() -> None:
     for minor in (9, 10, 11, 12):
-        assert mend((3, minor)) == ('pip install "tensorflow==2.19.*" tensorflow-metal==1.2.0',)
-    assert best((3, 13)) is None
-    assert mend((3, 13)) == (
+        assert install_lines((3, minor)) == ('pip install "tensorflow==2.19.*" tensorflow-metal==1.2.0',)
+    assert best_plugin((3, 13)) is None
+    assert install_lines((3, 13)) == (
         "python3.12 -m venv .venv",
         '.venv/bin/pip install "tensorflow==2.19.*" tensorflow-metal==1.2.0',
     )
 
 
 def test_what_is_advised_loads() -> None:
-    plugin = best((3, 12))
+    plugin = best_plugin((3, 12))
     assert plugin is not None
     assert plugin.loads((2, 19)) is LOADS

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.doctor import here
+from metalmark.doctor.readers import read_process
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import Limits
 from metalmark.scrub import printable
@@ -74,8 +74,8 @@ def test_affinity_bounds_the_usable_cores() -> None:
     try:
         os.sched_setaffinity(0, {min(before)})
         assert cpu.visible_cores() == 1
-        assert here.read()["visible_cores"] == 1
-        assert here.read()["logical_cores"] == cpu.logical_cores()
+        assert read_process()["visible_cores"] == 1
+        assert read_process()["logical_cores"] == cpu.logical_cores()
         assert cpu.usable_cores(Limits(cores=64)) == 1
     finally:
         os.sched_setaffinity(0, before)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from metalmark.doctor import macos
-from metalmark.doctor.error_text import read_error
-from metalmark.doctor.recognise import recognise
+from metalmark.doctor.recognise import read_error, recognise
 from metalmark.machine import apple, cpu
 from metalmark.machine.cgroup import parse_membership
 from metalmark.machine.cpu import flags_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metalmark.doctor import here
+from metalmark.doctor.readers import read_process
 from metalmark.machine.steering import steering_variables
 
 
@@ -22,6 +22,6 @@ def test_another_program_s_variables_are_not_ours() -> None:
 def test_the_doctor_reads_what_records_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTL_DEBUG_LAYER", "1")
     monkeypatch.setenv("TF_CLI_CONFIG_FILE", "x")
-    seen = here.read()["environment"]
+    seen = read_process()["environment"]
     assert seen["MTL_DEBUG_LAYER"] == "1"
     assert "TF_CLI_CONFIG_FILE" not in seen

@@ -45,7 +45,7 @@ def command(
     """Say what this machine can run, what is broken, and what to type to mend it. Nothing is changed."""
     from metalmark.doctor.catalog import CHECKS, examine, exit_code, find
     from metalmark.doctor.collect import collect
-    from metalmark.report.doctor_page import document, page, story
+    from metalmark.report.text.doctor_page import document, page, story
 
     width = shutil.get_terminal_size().columns
     if explain is not None:
@@ -96,8 +96,7 @@ def _tell(name: str, after_s: float, answer: object) -> None:
     """A line for each framework; the tools are too quick to be worth one."""
     from metalmark.backends.base import Probe
     from metalmark.backends.catalog import FRAMEWORKS
-    from metalmark.doctor.patience import WHY_SLOW
-    from metalmark.doctor.together import WAITING
+    from metalmark.doctor.collect import WAITING, WHY_SLOW
     from metalmark.runner.ask import NoAnswer
 
     if answer is WAITING and name in FRAMEWORKS:

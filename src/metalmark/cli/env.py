@@ -21,11 +21,11 @@ def command(shell: str, as_json: bool) -> None:
 
     Limits, thread counts and variables, as lines to evaluate. Nothing is changed by printing them.
     """
+    from metalmark.doctor.collect import collect_quickly
     from metalmark.doctor.environment import advise
-    from metalmark.doctor.surroundings import surroundings
-    from metalmark.report.shell import shell_lines
+    from metalmark.report.text.doctor_page import shell_lines
 
-    steps = advise(surroundings())
+    steps = advise(collect_quickly())
     if as_json:
         import msgspec
 

@@ -7,10 +7,8 @@ import click
 
 def answer(source: str | None, *, as_json: bool = False) -> int:
     """SOURCE is the text itself, a file that holds it, or `-` (or None) for standard input. 0: recognised; 1: not."""
-    from metalmark.doctor.error_text import read_error
-    from metalmark.doctor.known_errors import KNOWN
-    from metalmark.doctor.recognise import recognise
-    from metalmark.report.error_page import error_page, unknown_page
+    from metalmark.doctor.recognise import KNOWN, read_error, recognise
+    from metalmark.report.text.doctor_page import error_page, unknown_page
 
     text = read_error(source)
     matches = recognise(text)

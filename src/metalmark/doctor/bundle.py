@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 import metalmark
-from metalmark.doctor.installed import ASKING, normalised
+from metalmark.doctor.readers import ASKING, normalised_name
 from metalmark.doctor.scene import Scene
 from metalmark.errors import UsageError
 from metalmark.machine.apple import COMMANDS, DISPLAYS
@@ -109,7 +109,7 @@ def write_bundle(path: Path, bundle: DoctorBundle) -> int:
 def _public_packages(scene: Scene) -> dict[str, str]:
     """The frameworks and what they ask for: what else is installed may bear the name of somebody's employer."""
     asked = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for texts in scene.requirements.values() for text in texts}
-    known = {*ASKING, *map(normalised, asked)}
+    known = {*ASKING, *map(normalised_name, asked)}
     return {name: version for name, version in scene.packages.items() if name in known}
 
 

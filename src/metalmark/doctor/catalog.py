@@ -1,12 +1,14 @@
-"""All checks by name, in the order in which equals are shown; `examine` runs them over a Scene."""
+"""All checks by name, in the order in which findings of one severity are shown; `examine` runs them over a Scene."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from types import ModuleType
+
+from msgspec.structs import replace
 
 from metalmark.doctor import (
-    cores_checks,
     jax_checks,
     known_bugs,
     loader_checks,
@@ -33,10 +35,16 @@ FAMILIES = (
     packages_checks,
     probe_checks,
     loader_checks,
-    cores_checks,
     machine_checks,
 )
-CHECKS: dict[str, Check] = {check.name: check for family in FAMILIES for check in family.CHECKS}
+
+
+def checks_of(family: ModuleType) -> list[Check]:
+    """Return the checks that a file defines, in its order."""
+    return [value for value in vars(family).values() if isinstance(value, Check)]
+
+
+CHECKS: dict[str, Check] = {check.name: check for family in FAMILIES for check in checks_of(family)}
 WORST_FIRST = tuple(Severity)
 
 
@@ -52,14 +60,14 @@ def find(name: str) -> Check:
 
 
 def examine(scene: Scene, checks: Iterable[Check] | None = None) -> list[Finding]:
-    """Findings, worst first."""
+    """Return the findings, worst first."""
     chosen = CHECKS.values() if checks is None else checks
     findings = [finding for check in chosen for finding in _look(check, scene)]
     return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity))
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 nothing wrong, 1 warnings, 2 errors; notes do not count."""
+    """Return 0 if nothing is wrong, 1 for warnings, 2 for errors; notes do not count."""
     severities = {finding.severity for finding in findings}
     return 2 if Severity.ERROR in severities else 1 if Severity.WARNING in severities else 0
 
@@ -71,7 +79,7 @@ def _look(check: Check, scene: Scene) -> list[Finding]:
         failed = warning(
             f"The doctor's own check {check.name} failed",
             evidence=scrub(f"{type(error).__name__}: {error}")[:300],
-            why="This is a fault of Metalmark, not of your machine: what the check looks for is unknown.",
+            why="This is a fault of Metalmark, not of your machine: whether the symptom is there is unknown.",
             fix=("Please report it with this line.",),
         )
-        return Check(name=check.name, title="", story="", examine=lambda _: failed).look(scene)
+        return [replace(failed, check=check.name)]

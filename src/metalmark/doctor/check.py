@@ -1,10 +1,11 @@
-"""Check and Finding: one symptom, looked for in a Scene; what was seen, why it matters, what mends it."""
+"""Check and Finding: a symptom to look for in a Scene; what was seen, why it matters and what to type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ class Severity(StrEnum):
 
 class Finding(Struct, frozen=True, kw_only=True):
     check: str = ""
-    """The name of the check that made it, which puts it there itself."""
+    """Name of the check that made it, which fills this in itself."""
     severity: Severity
     title: str
     evidence: str
@@ -39,10 +40,10 @@ Examine = Callable[[Scene], Finding | Iterable[Finding] | None]
 class Check:
     name: str
     title: str
-    """The symptom in a line, for the table of checks."""
+    """The symptom in one line, for the table of checks."""
     story: str
-    """The whole of it, for --explain."""
-    sources: tuple[str, ...] = ()
+    """The long explanation, for --explain."""
+    sources: tuple[str, ...]
     examine: Examine
 
     def look(self, scene: Scene) -> list[Finding]:
@@ -52,18 +53,25 @@ class Check:
         return [replace(finding, check=self.name) for finding in ([seen] if isinstance(seen, Finding) else seen)]
 
 
-def error(title: str, *, evidence: str, why: str, fix: Iterable[str] = ()) -> Finding:
-    return Finding(severity=Severity.ERROR, title=title, evidence=evidence, why=why, fix=tuple(fix))
+def check(name: str, title: str, *sources: str) -> Callable[[Examine], Check]:
+    """Make a Check of the function below. Its docstring is the story; `sources` are the addresses that bear it out."""
+
+    def make(examine: Examine) -> Check:
+        story = " ".join((examine.__doc__ or "").split())
+        return Check(name=name, title=title, story=story, sources=sources, examine=examine)
+
+    return make
 
 
-def warning(title: str, *, evidence: str, why: str, fix: Iterable[str] = ()) -> Finding:
-    return Finding(severity=Severity.WARNING, title=title, evidence=evidence, why=why, fix=tuple(fix))
+def _finding(severity: Severity, title: str, *, evidence: str, why: str, fix: Iterable[str] = ()) -> Finding:
+    return Finding(severity=severity, title=title, evidence=evidence, why=why, fix=tuple(fix))
 
 
-def note(title: str, *, evidence: str, why: str, fix: Iterable[str] = ()) -> Finding:
-    return Finding(severity=Severity.NOTE, title=title, evidence=evidence, why=why, fix=tuple(fix))
+error = partial(_finding, Severity.ERROR)
+warning = partial(_finding, Severity.WARNING)
+note = partial(_finding, Severity.NOTE)
 
 
 def issue(repository: str, *numbers: int) -> tuple[str, ...]:
-    """Addresses of issues, as sources are given."""
+    """Return the addresses of issues, as sources are given."""
     return tuple(f"https://github.com/{repository}/issues/{number}" for number in numbers)

@@ -1,24 +1,35 @@
-"""What the shell should set here before a program starts: pure logic on a Scene. Nothing is changed by it."""
+"""What the shell should set before a program starts: pure logic on a Scene, which changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
 
-from metalmark.doctor import watermarks
-from metalmark.doctor.leftovers import leftovers
 from metalmark.doctor.loader_checks import raised_limit, too_few_files
 from metalmark.doctor.scene import Scene
-from metalmark.doctor.watermarks import DEFAULT_HIGH, DEFAULT_LOW, HIGH, LOW, LOW_SHARE, SAFE_HIGH
+from metalmark.doctor.torch_checks import (
+    DEFAULT_HIGH,
+    DEFAULT_LOW,
+    FALLBACK,
+    HIGH,
+    LOW,
+    LOW_SHARE,
+    MOST,
+    RECOMMENDED,
+    SAFE_HIGH,
+    fallback_is_on,
+    read_watermarks,
+)
 from metalmark.machine.tools import to_count
 
 _GIB = 2**30
 _MIB = 2**20
 
 
-class Deed(StrEnum):
+class ShellAction(StrEnum):
     LIMIT = "limit"
     SET = "set"
     UNSET = "unset"
@@ -26,19 +37,113 @@ class Deed(StrEnum):
     """Nothing that a line could do."""
 
 
-class Step(Struct, frozen=True, kw_only=True):
-    deed: Deed
+class ShellChange(Struct, frozen=True, kw_only=True):
+    action: ShellAction
     name: str
     value: str = ""
     why: str
 
 
-def advise(scene: Scene) -> tuple[Step, ...]:
+_OFF = ("", "0", "false", "off", "no")
+
+
+def _on(value: str) -> bool:
+    return value.strip().lower() not in _OFF
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A variable that is set and does nothing here, hides a fault, or was meant for an hour of debugging."""
+
+    names: tuple[str, ...]
+    when: Callable[[Scene, str], bool]
+    """Whether it is left over on this machine with this value."""
+    why: str
+
+
+LEFTOVERS = (
+    Leftover(
+        names=("PYTORCH_ENABLE_NNPACK",),
+        when=lambda _, __: True,
+        why="No PyTorch reads it; torch.backends.nnpack.set_flags(False) is the real switch.",
+    ),
+    Leftover(
+        names=(FALLBACK,),
+        when=lambda scene, value: scene.mac and fallback_is_on(value) is None,
+        why="PyTorch reads it as a number, and aborts while it is imported where it is not one: 1 or 0, or unset.",
+    ),
+    Leftover(
+        names=(FALLBACK,),
+        when=lambda scene, value: scene.mac and fallback_is_on(value) is True,
+        why="It lets operations that Metal lacks run on the CPU, with a copy there and back in each step; "
+        "without it they stop by name. Keep it if you know which they are.",
+    ),
+    Leftover(
+        names=(
+            FALLBACK,
+            HIGH,
+            LOW,
+            "PYTORCH_MPS_FAST_MATH",
+            "PYTORCH_MPS_PREFER_METAL",
+            "PYTORCH_DEBUG_MPS_ALLOCATOR",
+        ),
+        when=lambda scene, _: not scene.mac,
+        why="It steers Metal, and this is not a Mac: it does nothing here.",
+    ),
+    Leftover(
+        names=("PYTORCH_DEBUG_MPS_ALLOCATOR",),
+        when=lambda scene, value: scene.mac and _on(value),
+        why="It prints every allocation, which takes time: for debugging only.",
+    ),
+    Leftover(
+        names=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUDA_LAUNCH_BLOCKING"),
+        when=lambda scene, _: scene.mac,
+        why="It steers CUDA, which no Mac has: it does nothing here.",
+    ),
+    Leftover(
+        names=("CUDA_LAUNCH_BLOCKING",),
+        when=lambda scene, value: not scene.mac and _on(value),
+        why="It makes the host wait for each kernel, so training is slower: for debugging only.",
+    ),
+    Leftover(
+        names=("PYTORCH_NO_CUDA_MEMORY_CACHING",),
+        when=lambda scene, _: not scene.mac,
+        why="It sends each allocation to the driver, so training is slower: for debugging only.",
+    ),
+    Leftover(
+        names=("KMP_DUPLICATE_LIB_OK",),
+        when=lambda _, value: _on(value),
+        why="It hides that two OpenMP runtimes are loaded, which can crash or compute wrongly in silence.",
+    ),
+    Leftover(
+        names=("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",),
+        when=lambda _, value: value.strip() == "python",
+        why="It hides that a package does not fit the installed protobuf, and parses slowly; `pip check` names it.",
+    ),
+    Leftover(
+        names=("TF_CPP_MIN_LOG_LEVEL",),
+        when=lambda _, value: value.strip() == "3",
+        why="It hides TensorFlow's errors, such as why it found no GPU; 2 hides only its warnings.",
+    ),
+    Leftover(
+        names=("TF_ENABLE_ONEDNN_OPTS",),
+        when=lambda scene, value: scene.architecture == "x86_64" and not scene.mac and not _on(value),
+        why="0 silences a line of TensorFlow's log by turning its faster CPU kernels off.",
+    ),
+    Leftover(
+        names=("TF_XLA_FLAGS",),
+        when=lambda scene, value: scene.mac and "auto_jit" in value and scene.has("tensorflow-metal"),
+        why="XLA has no compiler for Metal, so what it is asked to compile fails.",
+    ),
+)
+
+
+def advise(scene: Scene) -> tuple[ShellChange, ...]:
     """Limits first, then what to set, then what to take away."""
     return (*_open_files(scene), *_threads(scene), *_watermarks(scene), *_leftovers(scene))
 
 
-def _open_files(scene: Scene) -> Iterator[Step]:
+def _open_files(scene: Scene) -> Iterator[ShellChange]:
     files = scene.open_files
     if files is None or files.soft is None or not too_few_files(files.soft, scene.usable_cores):
         return
@@ -46,13 +151,13 @@ def _open_files(scene: Scene) -> Iterator[Step]:
     here = f"A process may hold {files.soft} files open here, and each loader worker takes its share of them"
     if target > files.soft:
         why = f'{here}: too few end in "Too many open files".'
-        yield Step(deed=Deed.LIMIT, name="open files", value=str(target), why=why)
+        yield ShellChange(action=ShellAction.LIMIT, name="open files", value=str(target), why=why)
     else:
         why = f"{here}. Only an administrator can raise the hard limit, {files.hard}: use few workers."
-        yield Step(deed=Deed.NOTE, name="open files", why=why)
+        yield ShellChange(action=ShellAction.NOTE, name="open files", why=why)
 
 
-def _threads(scene: Scene) -> Iterator[Step]:
+def _threads(scene: Scene) -> Iterator[ShellChange]:
     seen, quota, usable = scene.visible_cores, scene.limits.cores, scene.usable_cores
     if seen is None or usable is None:
         return
@@ -63,36 +168,39 @@ def _threads(scene: Scene) -> Iterator[Step]:
     asked = to_count(scene.environment.get("OMP_NUM_THREADS", ""))
     if asked is not None and asked > usable:
         why_fewer = f"It is {asked} now, and {usable} cores may be used: more threads only wait for each other."
-        yield Step(deed=Deed.SET, name="OMP_NUM_THREADS", value=str(usable), why=why_fewer)
+        yield ShellChange(action=ShellAction.SET, name="OMP_NUM_THREADS", value=str(usable), why=why_fewer)
     elif over and "OMP_NUM_THREADS" not in scene.environment:
-        yield Step(deed=Deed.SET, name="OMP_NUM_THREADS", value=str(usable), why=why)
+        yield ShellChange(action=ShellAction.SET, name="OMP_NUM_THREADS", value=str(usable), why=why)
     # These two count the cores themselves, and know nothing of OpenMP's variable.
     own = {"tensorflow": "TF_NUM_INTRAOP_THREADS", "jax": "PJRT_NPROC"}
     for framework, name in own.items():
         if over and _installed(scene, framework) and name not in scene.environment:
-            yield Step(
-                deed=Deed.SET, name=name, value=str(usable), why=f"The same for {framework}, which counts for itself."
+            yield ShellChange(
+                action=ShellAction.SET,
+                name=name,
+                value=str(usable),
+                why=f"The same for {framework}, which counts for itself.",
             )
 
 
-def _watermarks(scene: Scene) -> Iterator[Step]:
+def _watermarks(scene: Scene) -> Iterator[ShellChange]:
     if not scene.apple_silicon or scene.translated or not _installed(scene, "torch"):
         return
     trouble = _watermark_trouble(scene)
     if trouble is None:
         return
-    high = watermarks.read(scene).high
+    high = read_watermarks(scene).high
     chosen = high if HIGH in scene.environment and 0 < high < DEFAULT_LOW else SAFE_HIGH
-    yield Step(deed=Deed.SET, name=HIGH, value=f"{chosen:g}", why=trouble)
+    yield ShellChange(action=ShellAction.SET, name=HIGH, value=f"{chosen:g}", why=trouble)
     why = "Always together with the other: its default, 1.4, is refused above a lower high one."
-    yield Step(deed=Deed.SET, name=LOW, value=f"{chosen * LOW_SHARE:g}", why=why)
+    yield ShellChange(action=ShellAction.SET, name=LOW, value=f"{chosen * LOW_SHARE:g}", why=why)
 
 
 def _watermark_trouble(scene: Scene) -> str | None:
     """What is wrong with PyTorch's limits on Metal's memory as they stand."""
-    found = watermarks.read(scene)
+    found = read_watermarks(scene)
     if found.out_of_range:
-        return f"High {scene.environment[HIGH]} is not from 0 to {watermarks.MOST:g}: PyTorch will refuse to start."
+        return f"High {scene.environment[HIGH]} is not from 0 to {MOST:g}: PyTorch will refuse to start."
     if found.unlimited:
         return (
             "0 takes PyTorch's limit on Metal's memory away: a job that is too large makes the Mac swap until it hangs."
@@ -103,7 +211,7 @@ def _watermark_trouble(scene: Scene) -> str | None:
         )
     if HIGH not in scene.environment and scene.memory_bytes:
         wired_mb = to_count(scene.sysctl.get("iogpu.wired_limit_mb")) or 0
-        recommended = wired_mb * _MIB if wired_mb else watermarks.RECOMMENDED * scene.memory_bytes
+        recommended = wired_mb * _MIB if wired_mb else RECOMMENDED * scene.memory_bytes
         if DEFAULT_HIGH * recommended > scene.memory_bytes:
             return (
                 f"PyTorch's own limit on Metal's memory, 1.7 times what Metal recommends, is about "
@@ -113,9 +221,12 @@ def _watermark_trouble(scene: Scene) -> str | None:
     return None
 
 
-def _leftovers(scene: Scene) -> Iterator[Step]:
-    for name, why in leftovers(scene):
-        yield Step(deed=Deed.UNSET, name=name, why=why)
+def _leftovers(scene: Scene) -> Iterator[ShellChange]:
+    for leftover in LEFTOVERS:
+        for name in leftover.names:
+            value = scene.environment.get(name)
+            if value is not None and leftover.when(scene, value):
+                yield ShellChange(action=ShellAction.UNSET, name=name, why=leftover.why)
 
 
 def _installed(scene: Scene, framework: str) -> bool:

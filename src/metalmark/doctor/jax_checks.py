@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from metalmark.doctor.check import Check, Finding, error, issue, note, warning
+from metalmark.doctor.check import Finding, check, error, issue, note, warning
 from metalmark.doctor.scene import Scene
 
 BREAKS_FROM = "0.5.1"
 
 
+@check(
+    "jax-metal",
+    "jax-metal is installed: it is dead",
+    "https://pypi.org/project/jax-metal/",
+    *issue("jax-ml/jax", 27062, 34109),
+)
 def jax_metal(scene: Scene) -> Finding | None:
+    """jax-metal was Apple's experimental plugin. Its last release, 0.1.1, is of October 2024 and breaks from JAX 0.5.1
+    on. Uninstall it: JAX then runs on the CPU, correctly."""
     plugin, jax = scene.version("jax-metal"), scene.version("jax")
     if plugin is None:
         return None
@@ -30,7 +38,16 @@ def jax_metal(scene: Scene) -> Finding | None:
     )
 
 
+@check(
+    "jax-on-mac",
+    "JAX has no GPU on a Mac",
+    "https://docs.jax.dev/en/latest/installation.html",
+    "https://pypi.org/project/metaljax/",
+)
 def jax_on_mac(scene: Scene) -> Finding | None:
+    """JAX's own builds for macOS know the CPU only, and Apple's plugin, jax-metal, is dead. Young plugins by others,
+    such as metaljax, offer the GPU in beta; Metalmark does not drive them. That is no fault of this machine: it is said
+    so that a slow JAX is not taken for a slow GPU."""
     if not scene.apple_silicon or not scene.has("jax") or scene.has("jax-metal"):
         return None
     return note(
@@ -39,24 +56,3 @@ def jax_on_mac(scene: Scene) -> Finding | None:
         why="Apple's plugin for the GPU is dead. Young ones by others (metaljax, in beta) are not JAX's default and "
         "not known to Metalmark. For the GPU use PyTorch (mps) or MLX.",
     )
-
-
-CHECKS = (
-    Check(
-        name="jax-metal",
-        title="jax-metal is installed: it is dead",
-        story="jax-metal was Apple's experimental plugin. Its last release, 0.1.1, is of October 2024 and breaks from "
-        "JAX 0.5.1 on. Uninstall it: JAX then runs on the CPU, correctly.",
-        sources=("https://pypi.org/project/jax-metal/", *issue("jax-ml/jax", 27062, 34109)),
-        examine=jax_metal,
-    ),
-    Check(
-        name="jax-on-mac",
-        title="JAX has no GPU on a Mac",
-        story="JAX's own builds for macOS know the CPU only, and Apple's plugin, jax-metal, is dead. Young plugins by "
-        "others, such as metaljax, offer the GPU in beta; Metalmark does not drive them. That is no fault of this "
-        "machine: it is said so that a slow JAX is not taken for a slow GPU.",
-        sources=("https://docs.jax.dev/en/latest/installation.html", "https://pypi.org/project/metaljax/"),
-        examine=jax_on_mac,
-    ),
-)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from metalmark.doctor.check import Check, Finding, Severity, issue
-from metalmark.doctor.scene import Scene
-from metalmark.doctor.versions import at_least, older
+from metalmark.doctor.check import Finding, Severity, check, issue
+from metalmark.doctor.scene import Scene, at_least, older
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,15 @@ BUGS = (
 )
 
 
+@check(
+    "known-wrong-results",
+    "A version with known wrong results, or known slowness, on a device that is here",
+    *tuple(dict.fromkeys(source for bug in BUGS for source in bug.source)),
+)
 def known_bugs(scene: Scene) -> Iterator[Finding]:
+    """Metal's kernels are younger than the CPU's, and some computed wrongly in silence. Those that are known for the
+    installed version and the device it has are listed with what sets them off: speed without a look at the results
+    means nothing."""
     for bug in BUGS:
         if bug.concerns(scene):
             yield Finding(
@@ -130,16 +137,3 @@ def known_bugs(scene: Scene) -> Iterator[Finding]:
                 why=f"It bites when {bug.when}. See {', '.join(bug.source)}.",
                 fix=bug.avoid,
             )
-
-
-CHECKS = (
-    Check(
-        name="known-wrong-results",
-        title="A version with known wrong results, or known slowness, on a device that is here",
-        story="Metal's kernels are younger than the CPU's, and some computed wrongly in silence. Those that are known "
-        "for the installed version and the device it has are listed with what sets them off: speed without a look at "
-        "the results means nothing.",
-        sources=tuple(dict.fromkeys(source for bug in BUGS for source in bug.source)),
-        examine=known_bugs,
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.doctor.check import Check, Finding, note, warning
+from metalmark.doctor.check import Finding, check, note, warning
 from metalmark.doctor.scene import OpenFiles, Scene
 
 FILES_OF_PROCESS = 64
@@ -31,7 +31,18 @@ def raised_limit(files: OpenFiles) -> int:
     return RAISED if files.hard is None else min(RAISED, files.hard)
 
 
+@check(
+    "open-files",
+    "The open-file limit is too low for loader workers",
+    "https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
+)
 def open_files(scene: Scene) -> Finding | None:
+    """macOS starts shells with a soft limit of 256 open files; Linux mostly with 1024 or more. A DataLoader needs pipes
+    and locks for each worker, and with the file_descriptor strategy (Linux) a file for each tensor in flight: nine in
+    all for each worker of each loader, measured on Linux. The number of workers shown is an estimate from that. `ulimit
+    -S -n` raises the soft limit up to the hard one, in that shell only.
+    torch.multiprocessing.set_sharing_strategy('file_system') helps on Linux; on macOS it is the only one and setting it
+    does nothing."""
     limit, cores = scene.open_files, scene.usable_cores
     if limit is None or limit.soft is None or cores is None or not scene.has("torch"):
         return None
@@ -47,7 +58,14 @@ def open_files(scene: Scene) -> Finding | None:
     )
 
 
+@check(
+    "spawn-main-guard",
+    "Workers are spawned: the main module must be importable and guarded",
+    "https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
+)
 def spawn(scene: Scene) -> Finding | None:
+    """macOS, and from Python 3.14 on Linux, starts worker processes without fork. Each imports the main module, so that
+    code outside of `if __name__ == "__main__":` runs again in every worker. Lambdas and local classes can't be sent."""
     by_python = scene.platform == "linux" and scene.python_release() >= FORKSERVER
     if not scene.has("torch") or not (scene.mac or by_python):
         return None
@@ -62,7 +80,16 @@ def spawn(scene: Scene) -> Finding | None:
     )
 
 
+@check(
+    "shared-memory",
+    "/dev/shm is too small, as in a container",
+    "https://docs.pytorch.org/docs/stable/multiprocessing.html",
+    "https://docs.docker.com/reference/cli/docker/container/run/",
+)
 def shared_memory(scene: Scene) -> Finding | None:
+    """On Linux, loader workers hand batches over in /dev/shm. Docker gives a container 64 MiB of it; a batch of 64
+    images at 224 pixels in float32 has 37 MiB, and each worker prepares two. What does not fit ends in "Bus error" or
+    "DataLoader worker is killed"."""
     size = scene.shared_memory_bytes
     if scene.platform != "linux" or size is None or size >= LEAST_SHARED_BYTES or not scene.has("torch"):
         return None
@@ -73,42 +100,3 @@ def shared_memory(scene: Scene) -> Finding | None:
         "a container gets unless told otherwise.",
         fix=("docker run --shm-size=8g ...   # or --ipc=host", "DataLoader(..., num_workers=0)   # until then"),
     )
-
-
-CHECKS = (
-    Check(
-        name="open-files",
-        title="The open-file limit is too low for loader workers",
-        story="macOS starts shells with a soft limit of 256 open files; Linux mostly with 1024 or more. A DataLoader "
-        "needs pipes and locks for each worker, and with the file_descriptor strategy (Linux) a file for each tensor "
-        "in flight: nine in all for each worker of each loader, measured on Linux. The number of workers shown is an "
-        "estimate from that. `ulimit -S -n` raises the soft limit up to the hard one, in that shell only. "
-        "torch.multiprocessing.set_sharing_strategy('file_system') helps on Linux; on macOS it is the only one and "
-        "setting it does nothing.",
-        sources=("https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",),
-        examine=open_files,
-    ),
-    Check(
-        name="spawn-main-guard",
-        title="Workers are spawned: the main module must be importable and guarded",
-        story="macOS, and from Python 3.14 on Linux, starts worker processes without fork. Each imports the main "
-        "module, so that "
-        'code outside of `if __name__ == "__main__":` runs again in every worker. Lambdas and local classes can\'t be '
-        "sent.",
-        sources=("https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",),
-        examine=spawn,
-    ),
-    Check(
-        name="shared-memory",
-        title="/dev/shm is too small, as in a container",
-        story="On Linux, loader workers hand batches over in /dev/shm. Docker gives a container 64 MiB of it; a batch "
-        "of 64 "
-        'images at 224 pixels in float32 has 37 MiB, and each worker prepares two. What does not fit ends in "Bus '
-        'error" or "DataLoader worker is killed".',
-        sources=(
-            "https://docs.pytorch.org/docs/stable/multiprocessing.html",
-            "https://docs.docker.com/reference/cli/docker/container/run/",
-        ),
-        examine=shared_memory,
-    ),
-)

@@ -1,12 +1,24 @@
-"""The state of the machine: power, heat, memory, disk."""
+"""The state of the machine: cores and threads, power, heat, memory, disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene
+from metalmark.machine.tools import to_count
 
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+DUPLICATES_OK = "KMP_DUPLICATE_LIB_OK"
+BUSY_SHARE = 0.25
+LEAST_BUSY_CORES = 0.5
 GIB = 2**30
 LITTLE_CHARGE_PERCENT = 20
 LITTLE_FREE_PERCENT = 15
@@ -16,7 +28,136 @@ LITTLE_DISK_BYTES, NO_DISK_BYTES = 5 * GIB, GIB // 2
 LITTLE_CONTAINER_BYTES = 4 * GIB
 
 
+@check(
+    "cpu-quota",
+    "More cores are visible than the container's quota allows",
+    "https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files",
+)
+def quota(scene: Scene) -> Finding | None:
+    """A cgroup limits CPU time, not the cores a program sees. Frameworks start a thread for each core they see; when
+    the quota of a period is used up, the kernel stops all of them until the next one. Set the number of threads to the
+    quota."""
+    cores, visible = scene.limits.cores, scene.visible_cores
+    if cores is None or visible is None or cores >= visible or not _frameworks(scene):
+        return None
+    threads = to_count(scene.environment.get("OMP_NUM_THREADS"))
+    if threads is not None and threads <= cores:
+        return None
+    return warning(
+        "Frameworks start more threads than the container may use cores",
+        evidence=f"{visible} cores are visible, the cgroup's quota is {cores}",
+        why="They count the visible ones. Threads beyond the quota are stopped by the kernel in the middle of a step: "
+        "the CPU is slower than with fewer, and timings jump.",
+        fix=(f"export OMP_NUM_THREADS={cores}", f"metalmark bench ... --threads {cores}"),
+    )
+
+
+@check(
+    "thread-variables",
+    "BLAS or OpenMP thread variables that do not fit the cores",
+    "https://docs.pytorch.org/docs/2.1/notes/cpu_threading_torchscript_inference.html",
+)
+def oversubscribed(scene: Scene) -> Iterator[Finding]:
+    """OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS, VECLIB_MAXIMUM_THREADS and their like are inherited from
+    a shell profile, a notebook server or a job script. More threads than cores slow each other down; with loader
+    workers each worker may start as many again. One thread makes the CPU look slower than it is."""
+    cores = scene.usable_cores
+    if cores is None or not _frameworks(scene):
+        return
+    for name in THREADS:
+        threads = to_count(scene.environment.get(name, "").split(",")[0])
+        if threads is None or threads <= cores:
+            continue
+        yield warning(
+            f"{name} asks for more threads than there are cores",
+            evidence=f"{name}={scene.environment[name]}, {cores} cores usable",
+            why="Threads take the cores from each other, and those that wait for a straggler spin.",
+            fix=(f"export {name}={cores}",),
+        )
+    if scene.environment.get("OMP_NUM_THREADS") == "1" and cores > 1:
+        yield note(
+            "OMP_NUM_THREADS=1: the CPU works on one core",
+            evidence=f"OMP_NUM_THREADS=1, {cores} cores usable",
+            why="Right for many processes side by side; for one training run on the CPU it is slow. A CPU measured so "
+            "is no fair rival to a GPU.",
+            fix=(f"export OMP_NUM_THREADS={cores}",),
+        )
+
+
+@check(
+    "openmp-duplicates",
+    "Several OpenMP runtimes that clash in one process",
+    "https://github.com/joblib/threadpoolctl/blob/master/multiple_openmp.md",
+)
+def openmp(scene: Scene) -> Finding | None:
+    """PyTorch, scikit-learn and others bring their own copy of an OpenMP runtime. Intel's (libiomp5, from MKL) and
+    LLVM's (libomp) notice each other and abort with "OMP: Error #15: Initializing libomp, but found libiomp5 already
+    initialized", or hang. KMP_DUPLICATE_LIB_OK=TRUE, the remedy of many articles, is called unsafe by the message
+    itself. What installed packages bring is listed; which are loaded depends on what a script imports."""
+    kinds: dict[str, list[str]] = {}
+    for runtime in scene.openmp:
+        kind = "libiomp5" if runtime.library.startswith("libiomp5") else runtime.library.split(".")[0].split("-")[0]
+        owner = f"{runtime.library} of {runtime.package}"
+        if kind in ("libomp", "libiomp5"):  # GNU's libgomp bears others beside it
+            kinds.setdefault(kind, []).append(owner)
+    owners = [owner for group in kinds.values() for owner in group]
+    allowed = scene.environment.get(DUPLICATES_OK, "").lower() in ("1", "true", "yes", "on")
+    seen = ", ".join(owners)
+    fix = ("Take all packages from one place, pip or conda, in a fresh environment.",)
+    if allowed:
+        return warning(
+            f"{DUPLICATES_OK} is set: clashing OpenMP runtimes are let through",
+            evidence=f"{DUPLICATES_OK}={scene.environment[DUPLICATES_OK]}{f'; installed: {seen}' if seen else ''}",
+            why="The runtime's own message says that this may crash or give wrong results in silence.",
+            fix=(f"unset {DUPLICATES_OK}", *fix),
+        )
+    if len(kinds) > 1:
+        return warning(
+            "Intel's and LLVM's OpenMP runtimes are both installed",
+            evidence=seen,
+            why='Loaded into one process they abort with "OMP: Error #15" or hang, and each starts its own threads.',
+            fix=fix,
+        )
+    if len(owners) > 1 and scene.mac:
+        return note(
+            "Several copies of LLVM's OpenMP runtime are installed",
+            evidence=seen,
+            why="Imported into one process, each starts threads of its own for the same cores; some pairs crash.",
+            fix=("Import torch first.", *fix),
+        )
+    return None
+
+
+@check("busy-machine", "Other programs are using the processor")
+def busy_machine(scene: Scene) -> Finding | None:
+    """The processors' idle time is read over a third of a second before anything of Metalmark's own runs. Fires when
+    others leave less than three quarters of what this process may use."""
+    busy, logical, usable = scene.busy_cores, scene.logical_cores, scene.usable_cores
+    if busy is None or not logical or not usable:
+        return None
+    # On a large machine others may be busy and still leave us all that we may use.
+    taken = usable - (logical - busy)
+    if taken < max(LEAST_BUSY_CORES, BUSY_SHARE * usable):
+        return None
+    return warning(
+        "Other programs are using the processor",
+        evidence=f"{busy:.1f} of {logical} cores were busy before anything of ours ran",
+        why="Timings taken now are of a shared machine: slower, and different each time.",
+        fix=("top   # or Activity Monitor: see who it is, and wait",),
+    )
+
+
+def _frameworks(scene: Scene) -> bool:
+    return any(not missing for missing in scene.frameworks.values())
+
+
+@check(
+    "low-power",
+    "Low-power mode is on",
+    "https://developer.apple.com/documentation/foundation/processinfo/islowpowermodeenabled",
+)
 def low_power(scene: Scene) -> Finding | None:
+    """Low-power mode lowers clocks; a benchmark ran at 61% of its speed. pmset -g lists it where the Mac has it."""
     if not scene.low_power:
         return None
     return warning(
@@ -27,7 +168,10 @@ def low_power(scene: Scene) -> Finding | None:
     )
 
 
+@check("battery", "The machine runs on its battery")
 def battery(scene: Scene) -> Finding | None:
+    """On battery the system may lower clocks, and does when little charge is left. For figures that are to be compared,
+    connect the power supply and say so. A UPS that feeds the machine is a battery too: mains power is gone."""
     if scene.power is None or not scene.power.on_battery:
         return None
     percent = scene.power.percent
@@ -42,7 +186,11 @@ def battery(scene: Scene) -> Finding | None:
     )
 
 
+@check("heat", "The machine is throttled by heat")
 def heat(scene: Scene) -> Finding | None:
+    """pmset -g therm prints only notes while all is well, and limits or a warning level when the system holds back.
+    Heat moved one benchmark from 0.74 to 0.28. Throttling was also seen with nominal thermal pressure, so a silent
+    check is no proof: watch the clock while it runs."""
     if scene.heat is None:
         return None
     speed, level = scene.heat.speed_limit_percent, scene.heat.warning_level
@@ -58,7 +206,10 @@ def heat(scene: Scene) -> Finding | None:
     )
 
 
+@check("memory-pressure", "Little memory is free")
 def memory(scene: Scene) -> Finding | None:
+    """On a Mac the system's own free percentage (memory_pressure -Q), on Linux what the kernel calls available. Below
+    15% the next job is swapped or killed."""
     free = scene.memory_free_percent
     if free is None or free >= LITTLE_FREE_PERCENT:
         return None
@@ -70,7 +221,10 @@ def memory(scene: Scene) -> Finding | None:
     )
 
 
+@check("swap", "Swap is in use")
 def swap(scene: Scene) -> Finding | None:
+    """Some swap is normal on a Mac that has been on for long, and is a note. As much as a quarter of the memory means
+    that programs do not fit: on Apple Silicon the GPU's tensors are swapped as well, and the GPU waits for the disk."""
     if scene.swap is None or not scene.memory_bytes or scene.swap.used_bytes < SOME_SWAP_BYTES:
         return None
     used = scene.swap.used_bytes
@@ -88,7 +242,11 @@ def swap(scene: Scene) -> Finding | None:
     return note("Swap is in use", evidence=evidence, why=why)
 
 
+@check("disk-space", "Little disk space for data sets, weights and caches")
 def disk(scene: Scene) -> Iterator[Finding]:
+    """Looks at the disks behind Metalmark's data sets, the caches of PyTorch, Hugging Face and Keras, and temporary
+    files. Below 5 GiB is a warning: ImageNet weights and CIFAR-10 fit, BERT-large and a compiler's cache beside them
+    hardly; below half a GiB is an error."""
     for place in scene.disks:
         if place.free_bytes >= LITTLE_DISK_BYTES:
             continue
@@ -101,7 +259,14 @@ def disk(scene: Scene) -> Iterator[Finding]:
         )
 
 
+@check(
+    "container-memory",
+    "The container's memory limit is below what programs see",
+    "https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files",
+)
 def container_memory(scene: Scene) -> Finding | None:
+    """A cgroup's limit is not what psutil, free or a framework read: they show the whole machine. At the limit the
+    kernel kills the process, and all that is left is exit code 137."""
     limit, total = scene.limits.memory_bytes, scene.memory_bytes
     if limit is None or total is None or limit >= total:
         return None
@@ -113,62 +278,3 @@ def container_memory(scene: Scene) -> Finding | None:
         why="A process beyond the limit is killed without a message (exit code 137): no Python error tells of it.",
         fix=("docker run --memory=16g ...",) if small else (),
     )
-
-
-CHECKS = (
-    Check(
-        name="low-power",
-        title="Low-power mode is on",
-        story="Low-power mode lowers clocks; a benchmark ran at 61% of its speed. pmset -g lists it where the Mac has "
-        "it.",
-        sources=("https://developer.apple.com/documentation/foundation/processinfo/islowpowermodeenabled",),
-        examine=low_power,
-    ),
-    Check(
-        name="battery",
-        title="The machine runs on its battery",
-        story="On battery the system may lower clocks, and does when little charge is left. For figures that are to be "
-        "compared, connect the power supply and say so. A UPS that feeds the machine is a battery too: mains power is "
-        "gone.",
-        examine=battery,
-    ),
-    Check(
-        name="heat",
-        title="The machine is throttled by heat",
-        story="pmset -g therm prints only notes while all is well, and limits or a warning level when the system holds "
-        "back. Heat moved one benchmark from 0.74 to 0.28. Throttling was also seen with nominal thermal pressure, so "
-        "a silent check is no proof: watch the clock while it runs.",
-        examine=heat,
-    ),
-    Check(
-        name="memory-pressure",
-        title="Little memory is free",
-        story="On a Mac the system's own free percentage (memory_pressure -Q), on Linux what the kernel calls "
-        "available. Below 15% the next job is swapped or killed.",
-        examine=memory,
-    ),
-    Check(
-        name="swap",
-        title="Swap is in use",
-        story="Some swap is normal on a Mac that has been on for long, and is a note. As much as a quarter of the "
-        "memory means that programs do not fit: on Apple Silicon the GPU's tensors are swapped as well, and the GPU "
-        "waits for the disk.",
-        examine=swap,
-    ),
-    Check(
-        name="disk-space",
-        title="Little disk space for data sets, weights and caches",
-        story="Looks at the disks behind Metalmark's data sets, the caches of PyTorch, Hugging Face and Keras, and "
-        "temporary files. Below 5 GiB is a warning: ImageNet weights and CIFAR-10 fit, BERT-large and a compiler's "
-        "cache beside them hardly; below half a GiB is an error.",
-        examine=disk,
-    ),
-    Check(
-        name="container-memory",
-        title="The container's memory limit is below what programs see",
-        story="A cgroup's limit is not what psutil, free or a framework read: they show the whole machine. At the "
-        "limit the kernel kills the process, and all that is left is exit code 137.",
-        sources=("https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files",),
-        examine=container_memory,
-    ),
-)

@@ -1,4 +1,4 @@
-"""What a Mac's tools say of its state: which to ask, and how to read each. Unreadable is a reason, never a guess."""
+"""What a Mac's tools say of its state, as parts of a Scene. What can't be read is a reason, never a guess."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from metalmark.doctor.scene import Swap, Trouble
+from metalmark.doctor.scene import Swap
 from metalmark.machine.apple import (
     COMMANDS,
     SYSCTL_KEYS,
@@ -37,13 +37,10 @@ class MacTool(Struct, frozen=True, kw_only=True):
     partial: bool = False
 
 
-def ask(tool: MacTool, run: Run = run_tool, timeout_s: float = TOOL_S) -> tuple[dict[str, Any], list[Trouble]]:
-    """The parts of a Scene that this tool knows, and what was wrong with it."""
+def ask(tool: MacTool, run: Run = run_tool, timeout_s: float = TOOL_S) -> dict[str, Any] | Absent:
+    """Return the parts of a Scene that this tool knows, or why it told nothing."""
     text = run(tool.argv, timeout_s, partial=tool.partial)
-    read = text if isinstance(text, Absent) else READERS[tool.name](text)
-    if isinstance(read, Absent):
-        return {}, [Trouble(tool=tool.name, reason=read.reason)]
-    return read, []
+    return text if isinstance(text, Absent) else PARSERS[tool.name](text)
 
 
 def read_sysctl(text: str) -> dict[str, Any] | Absent:
@@ -88,7 +85,7 @@ def read_settings(text: str) -> dict[str, Any] | Absent:
     return {} if "power settings" in text or "Currently in use" in text else _unreadable("no power settings")
 
 
-READERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
+PARSERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
     "sysctl": read_sysctl,
     "memory_pressure -Q": read_pressure,
     "pmset -g batt": read_battery,
@@ -97,7 +94,7 @@ READERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
 }
 
 
-TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in READERS)
+TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in PARSERS)
 """What is asked here; `system_profiler` is asked by the machine's identity, and `vm_stat` tells only over time."""
 
 

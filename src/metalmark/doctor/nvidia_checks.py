@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metalmark.backends.base import Probe
-from metalmark.doctor.check import Check, Finding, error, note, warning
+from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.known.cuda import INSTALL_TORCH
-from metalmark.doctor.scene import Scene
-from metalmark.doctor.versions import release
+from metalmark.doctor.scene import Scene, release
 
 COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
@@ -31,7 +30,17 @@ def cuda_of(scene: Scene, framework: str) -> int | None:
     return stated[0] if stated else max(named, default=None)
 
 
+@check(
+    "cpu-only-build",
+    "A CPU-only build of a framework beside an NVIDIA GPU, or a GPU hidden by a variable",
+    "https://pytorch.org/get-started/locally/",
+    "https://www.tensorflow.org/install/pip",
+    "https://docs.jax.dev/en/latest/installation.html",
+)
 def cpu_only(scene: Scene) -> Iterator[Finding]:
+    """pip's resolver, a CPU index in pip's configuration or a +cpu wheel in a lock file leave a framework without CUDA
+    on a machine that has a GPU. It works, at CPU speed. PyPI's torch for Linux is the CUDA build; tensorflow wants the
+    extra [and-cuda], jax the extra [cuda12] or [cuda13]."""
     gpus = scene.nvidia.gpus if scene.nvidia else ()
     if not gpus or scene.platform != "linux":
         return
@@ -68,7 +77,11 @@ def cpu_only(scene: Scene) -> Iterator[Finding]:
         )
 
 
+@check("driver-too-old", "The NVIDIA driver is older than the CUDA a framework is built for", COMPATIBILITY)
 def driver_too_old(scene: Scene) -> Iterator[Finding]:
+    """A driver runs any CUDA of its own major version and older ones: 525 and newer run CUDA 12, 580 and newer CUDA 13.
+    A framework built for a newer major version finds no GPU. Update the driver, or install the framework's build for
+    the older CUDA."""
     newest = _major(scene)
     if newest is None or scene.nvidia is None:
         return
@@ -92,7 +105,10 @@ def driver_too_old(scene: Scene) -> Iterator[Finding]:
         )
 
 
+@check("gpu-in-use", "Another process is on the GPU", "https://docs.nvidia.com/deploy/nvml-api/")
 def busy(scene: Scene) -> Iterator[Finding]:
+    """The driver is asked for used memory, processes and utilisation before any framework is started. More than 1 GiB
+    in use, or more than 10% busy, means that somebody else is there. In a container their processes are not visible."""
     for number, gpu in enumerate(scene.nvidia.gpus if scene.nvidia else ()):
         used = gpu.used_bytes or 0
         working = (gpu.busy_percent or 0) >= BUSY_PERCENT
@@ -139,38 +155,3 @@ def _older(scene: Scene, framework: str) -> str:
         "mlx": f'pip install "mlx[cuda{major}]"',
     }
     return lines.get(framework, f"install a {framework} that is built for CUDA {major}")
-
-
-CHECKS = (
-    Check(
-        name="cpu-only-build",
-        title="A CPU-only build of a framework beside an NVIDIA GPU, or a GPU hidden by a variable",
-        story="pip's resolver, a CPU index in pip's configuration or a +cpu wheel in a lock file leave a framework "
-        "without CUDA on a machine that has a GPU. It works, at CPU speed. PyPI's torch for Linux is the CUDA build; "
-        "tensorflow wants the extra [and-cuda], jax the extra [cuda12] or [cuda13].",
-        sources=(
-            "https://pytorch.org/get-started/locally/",
-            "https://www.tensorflow.org/install/pip",
-            "https://docs.jax.dev/en/latest/installation.html",
-        ),
-        examine=cpu_only,
-    ),
-    Check(
-        name="driver-too-old",
-        title="The NVIDIA driver is older than the CUDA a framework is built for",
-        story="A driver runs any CUDA of its own major version and older ones: 525 and newer run CUDA 12, 580 and "
-        "newer CUDA 13. A framework built for a newer major version finds no GPU. Update the driver, or install the "
-        "framework's build for the older CUDA.",
-        sources=(COMPATIBILITY,),
-        examine=driver_too_old,
-    ),
-    Check(
-        name="gpu-in-use",
-        title="Another process is on the GPU",
-        story="The driver is asked for used memory, processes and utilisation before any framework is started. More "
-        "than 1 GiB in use, or more than 10% busy, means that somebody else is there. In a container their processes "
-        "are not visible.",
-        sources=("https://docs.nvidia.com/deploy/nvml-api/",),
-        examine=busy,
-    ),
-)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from metalmark.doctor.check import Check, Finding, error, warning
-from metalmark.doctor.installed import normalised
-from metalmark.doctor.scene import Scene
-from metalmark.doctor.versions import older, parse
+from metalmark.doctor.check import Finding, check, error, warning
+from metalmark.doctor.readers import normalised_name
+from metalmark.doctor.scene import Scene, older, parse_version
 from metalmark.runner.ask import NoAnswer
 
 # Distribution → the framework that stops working with it.
@@ -24,14 +23,24 @@ FRAMEWORK_OF = {
 }
 
 
+@check(
+    "package-conflicts",
+    "NumPy, protobuf or another package is not the version a framework asks for",
+    "https://pip.pypa.io/en/stable/cli/pip_check/",
+    "https://protobuf.dev/support/cross-version-runtime-guarantee/",
+)
 def conflicts(scene: Scene) -> Iterator[Finding]:
+    """A package installed later can move a dependency out of the range that an installed framework wants: NumPy 2 under
+    a TensorFlow before 2.18, a protobuf that TensorFlow's generated code refuses, a Keras the plugin does not know.
+    What the frameworks' own metadata asks for is held against what is installed. `pip check` does so for all packages.
+    """
     for package, wanted in scene.requirements.items():
         for text in wanted:
             requirement = applicable(text, scene)
             if requirement is None:
                 continue
-            name = normalised(requirement.name)
-            installed = parse(scene.version(name))
+            name = normalised_name(requirement.name)
+            installed = parse_version(scene.version(name))
             if installed is None or requirement.specifier.contains(installed, prereleases=True):
                 continue
             broken = isinstance(scene.probes.get(FRAMEWORK_OF.get(package, "")), NoAnswer)
@@ -44,8 +53,14 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
             )
 
 
+@check(
+    "numpy-2",
+    "A PyTorch built for NumPy 1 beside NumPy 2",
+    "https://numpy.org/doc/stable/numpy_2_0_migration_guide.html",
+)
 def numpy_2(scene: Scene) -> Finding | None:
-    """Not in any requirement: PyTorch's old wheels do not name NumPy."""
+    """PyTorch up to 2.2 was built against NumPy 1 and names no upper limit, so pip leaves NumPy 2 beside it. 2.2.2 is
+    the last PyTorch for Intel Macs and for Python under Rosetta, which is where this is met."""
     torch, numpy = scene.version("torch"), scene.version("numpy")
     if not older(torch, "2.3") or not scene.has("numpy", "2"):
         return None
@@ -77,28 +92,3 @@ def applicable(text: str, scene: Scene) -> Requirement | None:
         return requirement if requirement.marker.evaluate(environment) else None
     except (InvalidRequirement, ValueError, KeyError):  # nothing that pip could read either
         return None
-
-
-CHECKS = (
-    Check(
-        name="package-conflicts",
-        title="NumPy, protobuf or another package is not the version a framework asks for",
-        story="A package installed later can move a dependency out of the range that an installed framework wants: "
-        "NumPy 2 under a TensorFlow before 2.18, a protobuf that TensorFlow's generated code refuses, a Keras the "
-        "plugin does not know. What the frameworks' own metadata asks for is held against what is installed. `pip "
-        "check` does so for all packages.",
-        sources=(
-            "https://pip.pypa.io/en/stable/cli/pip_check/",
-            "https://protobuf.dev/support/cross-version-runtime-guarantee/",
-        ),
-        examine=conflicts,
-    ),
-    Check(
-        name="numpy-2",
-        title="A PyTorch built for NumPy 1 beside NumPy 2",
-        story="PyTorch up to 2.2 was built against NumPy 1 and names no upper limit, so pip leaves NumPy 2 beside it. "
-        "2.2.2 is the last PyTorch for Intel Macs and for Python under Rosetta, which is where this is met.",
-        sources=("https://numpy.org/doc/stable/numpy_2_0_migration_guide.html",),
-        examine=numpy_2,
-    ),
-)

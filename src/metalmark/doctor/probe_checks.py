@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.doctor.check import Check, Finding, error, warning
+from metalmark.doctor.check import Finding, check, error, warning
 from metalmark.doctor.scene import Scene
 from metalmark.runner.ask import NoAnswer
 
 _DETAIL_CHARS = 300
 
 
+@check("framework-import", "A framework crashes or hangs at import")
 def framework_import(scene: Scene) -> Iterator[Finding]:
+    """Each framework is imported in a short-lived process of its own, so that one that raises, crashes or hangs is a
+    line here and not the end of the doctor. Causes that have their own check (tensorflow-metal-pair, package-conflicts,
+    rosetta) are listed there with the command that mends them. A framework is given 24 seconds, on a Mac 90: an import
+    from a cold disk may need more the first time, and macOS scans a large framework for malware when it is first
+    imported."""
     for name, probe in scene.probes.items():
         if not isinstance(probe, NoAnswer):
             continue
@@ -37,7 +43,10 @@ def framework_import(scene: Scene) -> Iterator[Finding]:
             )
 
 
+@check("no-framework", "No framework is installed")
 def no_framework(scene: Scene) -> Finding | None:
+    """Metalmark itself brings no framework: install the ones to compare, each as an extra. On an Apple Silicon Mac
+    metalmark[torch] and metalmark[mlx] are the two that use the GPU without further ado."""
     if not scene.frameworks or any(not missing for missing in scene.frameworks.values()):
         return None
     return warning(
@@ -48,8 +57,10 @@ def no_framework(scene: Scene) -> Finding | None:
     )
 
 
+@check("half-installed", "A framework is there without a package it needs here")
 def half_installed(scene: Scene) -> Iterator[Finding]:
-    """Some of a framework's packages and not all: TensorFlow without Keras."""
+    """Metalmark runs TensorFlow and JAX through Keras 3, so that all train the same model. A framework whose partner is
+    missing is not probed."""
     for name, missing in scene.frameworks.items():
         packages = FRAMEWORKS[name].packages if name in FRAMEWORKS else ()
         if missing and packages and packages[0] not in missing:
@@ -61,50 +72,17 @@ def half_installed(scene: Scene) -> Iterator[Finding]:
             )
 
 
+@check(
+    "tools", "A system tool gave nothing, nonsense, or no answer in time", "https://docs.nvidia.com/deploy/nvml-api/"
+)
 def tools(scene: Scene) -> Iterator[Finding]:
+    """sysctl, system_profiler, memory_pressure and pmset on a Mac, and NVML beside an NVIDIA driver, are each asked
+    once with a time limit of a few seconds. One that can't be started, hangs or prints what can't be read is named
+    here, and the checks that depend on it stay silent instead of guessing. A tool of NVIDIA's that says "Driver/library
+    version mismatch" wants a reboot."""
     for trouble in scene.troubles:
         yield warning(
             f"{trouble.tool} misbehaves",
             evidence=trouble.reason,
             why="What it would have told is unknown, so the checks that need it were silent. The rest is complete.",
         )
-
-
-CHECKS = (
-    Check(
-        name="framework-import",
-        title="A framework crashes or hangs at import",
-        story="Each framework is imported in a short-lived process of its own, so that one that raises, crashes or "
-        "hangs is a line here and not the end of the doctor. Causes that have their own check (tensorflow-metal-pair, "
-        "package-conflicts, rosetta) are listed there with the command that mends them. A framework is given 24 "
-        "seconds, on a Mac 90: an import from a cold disk may need more the first time, and macOS scans a large "
-        "framework for malware when it is first imported.",
-        examine=framework_import,
-    ),
-    Check(
-        name="no-framework",
-        title="No framework is installed",
-        story="Metalmark itself brings no framework: install the ones to compare, each as an extra. On an Apple "
-        "Silicon Mac metalmark[torch] and metalmark[mlx] are the two that use the GPU without further ado.",
-        examine=no_framework,
-    ),
-    Check(
-        name="half-installed",
-        title="A framework is there without a package it needs here",
-        story="Metalmark runs TensorFlow and JAX through Keras 3, so that all train the same model. A framework whose "
-        "partner is missing is not probed.",
-        examine=half_installed,
-    ),
-    Check(
-        name="tools",
-        title="A system tool gave nothing, nonsense, or no answer in time",
-        story="sysctl, system_profiler, memory_pressure and pmset on a Mac, and NVML beside an NVIDIA driver, are each "
-        "asked once with a time limit of a few seconds. One that can't be started, hangs or prints what can't be read "
-        "is named here, and the checks "
-        "that depend on it stay silent instead of guessing. A tool of NVIDIA's that says \"Driver/library version "
-        'mismatch" '
-        "wants a reboot.",
-        sources=("https://docs.nvidia.com/deploy/nvml-api/",),
-        examine=tools,
-    ),
-)

@@ -1,19 +1,19 @@
-"""Scene: everything the checks look at. Pure data, so that a test can write down any machine."""
+"""Scene: everything that the checks look at, as pure data, so that a test can describe any machine."""
 
 from __future__ import annotations
 
 from msgspec import Struct
+from packaging.version import InvalidVersion, Version
 
 from metalmark.backends.base import DeviceReport, Probe
-from metalmark.doctor.versions import at_least, release
 from metalmark.machine.apple import Heat, PowerSource
 from metalmark.machine.cgroup import Limits
 from metalmark.model.run import Machine
 from metalmark.runner.ask import NoAnswer
 
 
-class Trouble(Struct, frozen=True, kw_only=True):
-    """A tool that did not do what it is there for, and how."""
+class ToolFailure(Struct, frozen=True, kw_only=True):
+    """A tool that gave no usable answer, and why."""
 
     tool: str
     reason: str
@@ -25,14 +25,14 @@ class Swap(Struct, frozen=True, kw_only=True):
 
 
 class OpenFiles(Struct, frozen=True, kw_only=True):
-    """None: unlimited."""
+    """Limits on open files; None is unlimited."""
 
     soft: int | None
     hard: int | None
 
 
 class Disk(Struct, frozen=True, kw_only=True):
-    """The free space behind folders that share a disk."""
+    """Free space of one disk, and which folders are on it."""
 
     folders: tuple[str, ...]
     free_bytes: int
@@ -47,7 +47,7 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
 
 
 class Nvidia(Struct, frozen=True, kw_only=True):
-    """What the driver says; `cuda` is the newest CUDA it can run."""
+    """What the NVIDIA driver says; `cuda` is the newest CUDA that it can run."""
 
     driver: str | None = None
     cuda: tuple[int, int] | None = None
@@ -55,14 +55,14 @@ class Nvidia(Struct, frozen=True, kw_only=True):
 
 
 class OpenMp(Struct, frozen=True, kw_only=True):
-    """An OpenMP runtime that an installed package brings along."""
+    """An OpenMP runtime that an installed package contains."""
 
     package: str
     library: str
 
 
 class Scene(Struct, frozen=True, kw_only=True):
-    """None, or empty: unknown, or there is none; `troubles` says why where a tool was at fault."""
+    """None or empty means unknown or absent; `troubles` says why where a tool failed."""
 
     platform: str = "linux"
     """As sys.platform has it."""
@@ -74,10 +74,10 @@ class Scene(Struct, frozen=True, kw_only=True):
     packages: dict[str, str] = {}
     """Installed distributions, by normalised name."""
     requirements: dict[str, tuple[str, ...]] = {}
-    """What the frameworks' distributions ask for."""
+    """What the frameworks' distributions require."""
     openmp: tuple[OpenMp, ...] = ()
     frameworks: dict[str, tuple[str, ...]] = {}
-    """Each framework Metalmark knows → the import names it lacks; none missing: it was probed."""
+    """For each framework that Metalmark knows, the import names that are missing; it was probed if none is."""
     probes: dict[str, Probe | NoAnswer] = {}
     machine: Machine | None = None
     sysctl: dict[str, str] = {}
@@ -94,10 +94,10 @@ class Scene(Struct, frozen=True, kw_only=True):
     """What a framework counts when it decides how many threads to start."""
     logical_cores: int | None = None
     busy_cores: float | None = None
-    """What others used before anything of ours ran."""
+    """What other programs used before anything of ours ran."""
     disks: tuple[Disk, ...] = ()
     nvidia: Nvidia | None = None
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[ToolFailure, ...] = ()
 
     @property
     def mac(self) -> bool:
@@ -124,14 +124,14 @@ class Scene(Struct, frozen=True, kw_only=True):
         return self.packages.get(package)
 
     def has(self, package: str, oldest: str | None = None) -> bool:
-        """Whether a package is installed, and at least that new where that is asked."""
+        """Return whether a package is installed, and in version `oldest` or newer if one is given."""
         return package in self.packages and (oldest is None or at_least(self.packages[package], oldest))
 
     def python_release(self) -> tuple[int, int]:
         return release(self.python) or (0, 0)
 
     def device(self, framework: str, word: str) -> DeviceReport | None:
-        """What a framework's probe said of a device; None where it said nothing."""
+        """Return what a framework's probe said of a device; None where it said nothing."""
         probe = self.probes.get(framework)
         reports = probe.devices if isinstance(probe, Probe) else ()
         return next((report for report in reports if report.word == word), None)
@@ -139,3 +139,27 @@ class Scene(Struct, frozen=True, kw_only=True):
     def present(self, framework: str, word: str) -> bool:
         report = self.device(framework, word)
         return report is not None and report.present
+
+
+def parse_version(text: str | None) -> Version | None:
+    """Return None for what can't be read: an unknown version is neither older nor newer than another."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def release(text: str | None) -> tuple[int, int] | None:
+    """Return major and minor: (2, 19) of "2.19.0+cpu"."""
+    version = parse_version(text)
+    return (version.major, version.minor) if version else None
+
+
+def at_least(text: str | None, oldest: str) -> bool:
+    version = parse_version(text)
+    return version is not None and version >= Version(oldest)
+
+
+def older(text: str | None, first: str) -> bool:
+    version = parse_version(text)
+    return version is not None and version < Version(first)

@@ -1,19 +1,128 @@
-"""TensorFlow on a Mac: a plugin that ended in 2025, and the pairs that load."""
+"""TensorFlow on a Mac: a plugin that ended in 2025, and the pairs that load.
+
+`tensorflow_metal_versions.csv` has tensorflow-metal's releases, and names its sources. Where Apple's table and the
+check of the wheels' symbols disagree, the symbols win: Apple's text gives 1.1.0 TensorFlow 2.18, whose library lacks
+what 1.1.0 links.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
 
-from metalmark.doctor import tensorflow_metal
-from metalmark.doctor.check import Check, Finding, error, issue, note, warning
-from metalmark.doctor.scene import Scene
-from metalmark.doctor.tensorflow_metal import Minor, Verdict
-from metalmark.doctor.versions import at_least, older, release
+from metalmark.doctor.check import Finding, check, error, issue, note, warning
+from metalmark.doctor.scene import Scene, at_least, older, parse_version, release
 
+PLUGIN_FILE = Path(__file__).with_name("tensorflow_metal_versions.csv")
+PLUGIN_SOURCES = ("https://pypi.org/project/tensorflow-metal/", "https://developer.apple.com/metal/tensorflow-plugin/")
 LAST_MACOS = "2.15.0"
 STUBS = {"2.15.1", "2.16.2"}
 """tensorflow-macos releases that hold nothing but a requirement."""
 ON = {"1", "true", "yes", "on"}
+
+Minor = tuple[int, int]
+
+
+class PairVerdict(StrEnum):
+    LOADS = "loads"
+    FAILS = "fails"
+    """Known to fail at import."""
+    UNKNOWN = "unknown"
+    """Outside of what anybody stated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    version: str
+    pythons: tuple[Minor, Minor]
+    """Oldest and newest that have a wheel."""
+    architectures: tuple[str, ...]
+    tensorflow: tuple[Minor, Minor]
+    """Oldest and newest it loads with."""
+    fails_from: Minor | None
+
+    def loads(self, tensorflow: Minor) -> PairVerdict:
+        if self.fails_from is not None and tensorflow >= self.fails_from:
+            return PairVerdict.FAILS
+        oldest, newest = self.tensorflow
+        return PairVerdict.LOADS if oldest <= tensorflow <= newest else PairVerdict.UNKNOWN
+
+    def has_wheel(self, python: Minor) -> bool:
+        return self.pythons[0] <= python <= self.pythons[1]
+
+    @property
+    def pin(self) -> str:
+        major, minor = self.tensorflow[1]
+        # Up to 2.15 the real package for a Mac was tensorflow-macos; `tensorflow` was a stub or absent.
+        package = "tensorflow" if (major, minor) >= (2, 15) else "tensorflow-macos"
+        return f'pip install "{package}=={major}.{minor}.*" tensorflow-metal=={self.version}'
+
+
+@cache
+def plugins() -> tuple[Plugin, ...]:
+    """Oldest first."""
+    with PLUGIN_FILE.open(newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    stated = {row["tensorflow_metal"]: _stated(row) for row in rows}
+    found = []
+    for row in rows:
+        version = row["tensorflow_metal"]
+        # Apple's table has one line a minor release: a patch release is for the same TensorFlow.
+        family = [span for other, span in stated.items() if other.split(".")[:2] == version.split(".")[:2]]
+        span = stated[version] or next(span for span in family if span is not None)
+        tags = [int(tag) for tag in re.findall(r"cp3(\d+)", row["py_tags"])]
+        fails = re.search(r"fails >=(\d+)\.(\d+)", row["static_link_check"])
+        found.append(
+            Plugin(
+                version=version,
+                pythons=((3, min(tags)), (3, max(tags))),
+                architectures=tuple(row["arch"].split("+")),
+                tensorflow=span,
+                fails_from=(int(fails[1]), int(fails[2])) if fails else None,
+            )
+        )
+    return tuple(found)
+
+
+def find_plugin(version: str | None) -> Plugin | None:
+    wanted = parse_version(version)
+    return next(
+        (plugin for plugin in plugins() if wanted is not None and parse_version(plugin.version) == wanted), None
+    )
+
+
+def best_plugin(python: Minor) -> Plugin | None:
+    """The newest plugin with a wheel for this Python on Apple Silicon."""
+    fitting = [p for p in plugins() if p.has_wheel(python) and "arm64" in p.architectures]
+    return fitting[-1] if fitting else None
+
+
+def install_lines(python: Minor) -> tuple[str, ...]:
+    """What to type for a pair that loads, with a Python that has a wheel."""
+    plugin = best_plugin(python)
+    if plugin is not None:
+        return (plugin.pin,)
+    newest = plugins()[-1]
+    major, minor = newest.pythons[1]
+    return (
+        f"python{major}.{minor} -m venv .venv",
+        newest.pin.replace("pip install", ".venv/bin/pip install"),
+    )
+
+
+def _stated(row: dict[str, str]) -> tuple[Minor, Minor] | None:
+    """From the first of Apple's table to the last that links; either may be silent."""
+    apple = re.match(r"(\d+)\.(\d+)", row["apple_table_tf"])
+    linked = re.search(r"ok (\d+)\.(\d+)-(\d+)\.(\d+)", row["static_link_check"])
+    minors = [(int(apple[1]), int(apple[2]))] if apple else []
+    if linked:
+        minors += [(int(linked[1]), int(linked[2])), (int(linked[3]), int(linked[4]))]
+    return (min(minors), max(minors)) if minors else None
 
 
 def real_package(scene: Scene) -> tuple[str, str] | None:
@@ -24,12 +133,23 @@ def real_package(scene: Scene) -> tuple[str, str] | None:
     return ("tensorflow-macos", macos) if macos is not None else None
 
 
+@check(
+    "tensorflow-metal-pair",
+    "TensorFlow and tensorflow-metal are a pair that can't load",
+    *PLUGIN_SOURCES,
+    *issue("tensorflow/tensorflow", 84167, 126380),
+)
 def pair(scene: Scene) -> Finding | None:
+    """tensorflow-metal is a binary plugin that links symbols of TensorFlow's own library. 1.0.1 and 1.1.0 load with
+    TensorFlow 2.15 to 2.17 and fail at import from 2.18 on (tsl::internal::LogMessage is missing). 1.2.0, the last
+    release (2025-01-31), loads with 2.15 to 2.19 and fails from 2.20 on, whose library lost its @rpath install name and
+    does not export the symbols. So `pip install tensorflow tensorflow-metal` of today gives a pair that fails: pin
+    TensorFlow to 2.19 on Python 3.12 or older."""
     installed, plugin_version = real_package(scene), scene.version("tensorflow-metal")
     if not scene.mac or installed is None or plugin_version is None:
         return None
     package, version = installed
-    minor, plugin = release(version), tensorflow_metal.find(plugin_version)
+    minor, plugin = release(version), find_plugin(plugin_version)
     # The probe wins: a GPU that answers is proof that the pair loads.
     if minor is None or plugin is None or scene.present("tensorflow", "mps"):
         return None
@@ -40,36 +160,46 @@ def pair(scene: Scene) -> Finding | None:
             f"tensorflow-metal {plugin_version} has no build for Python {python[0]}.{python[1]}",
             evidence=f"Python {scene.python}; its wheels are for {_span(plugin.pythons)}",
             why="A plugin that was built for another Python does not load.",
-            fix=tensorflow_metal.mend(python),
+            fix=install_lines(python),
         )
-    if verdict is Verdict.LOADS:
+    if verdict is PairVerdict.LOADS:
         return None
     evidence = (
         f"{package} {version} with tensorflow-metal {plugin_version}, which loads with {_span(plugin.tensorflow)}"
     )
-    mend = tensorflow_metal.mend(python)
-    if verdict is Verdict.FAILS:
+    mended = install_lines(python)
+    if verdict is PairVerdict.FAILS:
         return error(
             f"TensorFlow {version} and tensorflow-metal {plugin_version} can't load together",
             evidence=evidence,
             why="`import tensorflow` fails on the plugin's missing symbols. Nobody mends it: the plugin's last release "
             "is of January 2025, so TensorFlow has to be the older one.",
-            fix=mend,
+            fix=mended,
         )
     return warning(
         f"TensorFlow {version} and tensorflow-metal {plugin_version} are no pair that Apple lists",
         evidence=evidence,
         why="A plugin is built against one TensorFlow; with another it may fail at import or find no GPU.",
-        fix=mend,
+        fix=mended,
     )
 
 
+@check(
+    "tensorflow-macos",
+    "tensorflow-macos is left over",
+    "https://pypi.org/project/tensorflow-macos/",
+    *issue("apple/tensorflow_macos", 145, 55, 192, 252, 231),
+)
 def leftovers(scene: Scene) -> Iterator[Finding]:
+    """Until 2.15.0 TensorFlow for Apple Silicon was a package of its own, tensorflow-macos; 2.15.1 and 2.16.2 of it are
+    empty. `tensorflow` has real arm64 wheels since 2.15.1; its 2.13.1 and 2.14.1 are stubs that require
+    tensorflow-macos. Both install the folder `tensorflow`, so having both real ones mixes two versions. The fork of
+    2021 (0.1alpha, mlcompute) returned chance accuracy after good training and NaN from BatchNorm."""
     macos, tensorflow = scene.version("tensorflow-macos"), scene.version("tensorflow")
     if macos is None or not scene.mac:
         return
     uninstall = "pip uninstall -y tensorflow-macos tensorflow tensorflow-metal"
-    again = (uninstall, *tensorflow_metal.mend(scene.python_release()))
+    again = (uninstall, *install_lines(scene.python_release()))
     if older(macos, "1"):
         yield error(
             "The TensorFlow fork of 2021 is installed",
@@ -96,29 +226,35 @@ def leftovers(scene: Scene) -> Iterator[Finding]:
         )
 
 
+@check(
+    "tensorflow-no-gpu", "TensorFlow has no GPU on Apple Silicon: the plugin is missing or finds none", *PLUGIN_SOURCES
+)
 def no_gpu(scene: Scene) -> Finding | None:
+    """TensorFlow's macOS wheels hold no GPU support. It comes from tensorflow-metal, a plugin found at import; without
+    it tf.config.list_physical_devices('GPU') is empty and everything runs on the CPU, without a message. TensorFlow has
+    to be one the plugin loads with: see tensorflow-metal-pair."""
     installed = real_package(scene)
     # Under Rosetta, or with a Python that has no wheel, other checks speak.
     if installed is None or scene.translated or not scene.apple_silicon or scene.present("tensorflow", "mps"):
         return None
     python = scene.python_release()
-    if tensorflow_metal.best(python) is None:
+    if best_plugin(python) is None:
         return None
     package, version = installed
     minor = release(version)
     if not scene.has("tensorflow-metal"):
-        newest = tensorflow_metal.plugins()[-1]
-        fits = minor is not None and newest.loads(minor) is Verdict.LOADS and newest.has_wheel(python)
+        newest = plugins()[-1]
+        fits = minor is not None and newest.loads(minor) is PairVerdict.LOADS and newest.has_wheel(python)
         return warning(
             "TensorFlow has no GPU: its Metal plugin is not installed",
             evidence=f"{package} {version}, no tensorflow-metal",
             why="TensorFlow's own wheels for macOS know the CPU only, and say nothing about it.",
-            fix=(f"pip install tensorflow-metal=={newest.version}",) if fits else tensorflow_metal.mend(python),
+            fix=(f"pip install tensorflow-metal=={newest.version}",) if fits else install_lines(python),
         )
     report = scene.device("tensorflow", "mps")
-    plugin = tensorflow_metal.find(scene.version("tensorflow-metal"))
+    plugin = find_plugin(scene.version("tensorflow-metal"))
     # A pair that can't load is the other check's.
-    if report is None or plugin is None or minor is None or plugin.loads(minor) is not Verdict.LOADS:
+    if report is None or plugin is None or minor is None or plugin.loads(minor) is not PairVerdict.LOADS:
         return None
     return warning(
         "TensorFlow finds no GPU although its Metal plugin is installed",
@@ -129,7 +265,16 @@ def no_gpu(scene: Scene) -> Finding | None:
     )
 
 
+@check(
+    "keras-metal-wrong",
+    "A Keras that is known to compute wrongly with this TensorFlow on Metal",
+    *issue("keras-team/keras", 21668),
+)
 def keras_pair(scene: Scene) -> Finding | None:
+    """Keras 3.7 and newer with TensorFlow 2.16.2 and tensorflow-metal 1.2.0 gave other results than 3.6: one report,
+    closed for want of an answer. TensorFlow 2.16 is the first that brings Keras 3. Go to the newest pair that loads, or
+    back to Keras 2 with tf_keras and TF_USE_LEGACY_KERAS=1, and compare an accuracy on the CPU with one on the GPU
+    before you trust either."""
     installed = real_package(scene)
     if installed is None or not scene.mac or not scene.has("tensorflow-metal") or release(installed[1]) != (2, 16):
         return None
@@ -143,13 +288,21 @@ def keras_pair(scene: Scene) -> Finding | None:
         why="The same training was reported to end otherwise with Keras 3.7 and newer than with 3.6, on this "
         "TensorFlow and the plugin.",
         fix=(
-            *tensorflow_metal.mend(scene.python_release()),
+            *install_lines(scene.python_release()),
             "or: pip install tf_keras && export TF_USE_LEGACY_KERAS=1",
         ),
     )
 
 
+@check(
+    "xla-on-metal",
+    "XLA (jit_compile) on tensorflow-metal, which has none",
+    *issue("tensorflow/tensorflow", 58988, 59438, 53505),
+)
 def xla(scene: Scene) -> Finding | None:
+    """tensorflow-metal registers no XLA platform: jit_compile=True and TF_XLA_FLAGS=--tf_xla_auto_jit fail with "could
+    not find registered platform with id". The optimisers of TensorFlow 2.11 and newer run about three times slower on
+    the plugin than the legacy ones, and RngReadAndSkip is missing, which breaks the Random* augmentation layers."""
     if not scene.present("tensorflow", "mps"):
         return None
     flags = scene.environment.get("TF_XLA_FLAGS", "")
@@ -171,60 +324,3 @@ def xla(scene: Scene) -> Finding | None:
 def _span(bounds: tuple[Minor, Minor]) -> str:
     oldest, newest = (".".join(map(str, bound)) for bound in bounds)
     return oldest if oldest == newest else f"{oldest} to {newest}"
-
-
-CHECKS = (
-    Check(
-        name="tensorflow-metal-pair",
-        title="TensorFlow and tensorflow-metal are a pair that can't load",
-        story="tensorflow-metal is a binary plugin that links symbols of TensorFlow's own library. 1.0.1 and 1.1.0 "
-        "load with TensorFlow 2.15 to 2.17 and fail at import from 2.18 on (tsl::internal::LogMessage is missing). "
-        "1.2.0, the last release (2025-01-31), loads with 2.15 to 2.19 and fails from 2.20 on, whose library lost its "
-        "@rpath install name and does not export the symbols. So `pip install tensorflow tensorflow-metal` of today "
-        "gives a pair that fails: pin TensorFlow to 2.19 on Python 3.12 or older.",
-        sources=(*tensorflow_metal.SOURCES, *issue("tensorflow/tensorflow", 84167, 126380)),
-        examine=pair,
-    ),
-    Check(
-        name="tensorflow-macos",
-        title="tensorflow-macos is left over",
-        story="Until 2.15.0 TensorFlow for Apple Silicon was a package of its own, tensorflow-macos; 2.15.1 and 2.16.2 "
-        "of it are empty. `tensorflow` has real arm64 wheels since 2.15.1; its 2.13.1 and 2.14.1 are stubs that "
-        "require tensorflow-macos. Both install the folder `tensorflow`, so having both real ones mixes two versions. "
-        "The fork of 2021 (0.1alpha, mlcompute) returned chance accuracy after good training and NaN from BatchNorm.",
-        sources=(
-            "https://pypi.org/project/tensorflow-macos/",
-            *issue("apple/tensorflow_macos", 145, 55, 192, 252, 231),
-        ),
-        examine=leftovers,
-    ),
-    Check(
-        name="tensorflow-no-gpu",
-        title="TensorFlow has no GPU on Apple Silicon: the plugin is missing or finds none",
-        story="TensorFlow's macOS wheels hold no GPU support. It comes from tensorflow-metal, a plugin found at "
-        "import; without it tf.config.list_physical_devices('GPU') is empty and everything runs on the CPU, without a "
-        "message. TensorFlow has to be one the plugin loads with: see tensorflow-metal-pair.",
-        sources=tensorflow_metal.SOURCES,
-        examine=no_gpu,
-    ),
-    Check(
-        name="keras-metal-wrong",
-        title="A Keras that is known to compute wrongly with this TensorFlow on Metal",
-        story="Keras 3.7 and newer with TensorFlow 2.16.2 and tensorflow-metal 1.2.0 gave other results than 3.6: "
-        "one report, closed for want of an answer. TensorFlow "
-        "2.16 is the first that brings Keras 3. Go to the newest pair that loads, or back to Keras 2 with tf_keras and "
-        "TF_USE_LEGACY_KERAS=1, and compare an accuracy on the CPU with one on the GPU before you trust either.",
-        sources=issue("keras-team/keras", 21668),
-        examine=keras_pair,
-    ),
-    Check(
-        name="xla-on-metal",
-        title="XLA (jit_compile) on tensorflow-metal, which has none",
-        story="tensorflow-metal registers no XLA platform: jit_compile=True and TF_XLA_FLAGS=--tf_xla_auto_jit fail "
-        'with "could not find registered platform with id". The optimisers of TensorFlow 2.11 and newer run about '
-        "three times slower on "
-        "the plugin than the legacy ones, and RngReadAndSkip is missing, which breaks the Random* augmentation layers.",
-        sources=issue("tensorflow/tensorflow", 58988, 59438, 53505),
-        examine=xla,
-    ),
-)

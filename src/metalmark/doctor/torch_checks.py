@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Iterator
 
-from metalmark.doctor import watermarks
-from metalmark.doctor.check import Check, Finding, error, issue, note, warning
-from metalmark.doctor.mps_fallback import FALLBACK, is_on
-from metalmark.doctor.scene import Scene
-from metalmark.doctor.versions import older
-from metalmark.doctor.watermarks import DEFAULT_HIGH, HIGH, LOW
+from msgspec import Struct
+
+from metalmark.doctor.check import Finding, check, error, issue, note, warning
+from metalmark.doctor.scene import Scene, older
 from metalmark.machine.tools import to_count
 
 DOCS = ("https://docs.pytorch.org/docs/stable/mps_environment_variables.html",)
 RESERVE = 0.9
+FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]{1,20})")
+_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
+DEFAULT_HIGH, DEFAULT_LOW, MOST = 1.7, 1.4, 2.0
+SAFE_HIGH, LOW_SHARE = 1.0, 0.8
+"""A high one that keeps a job inside the memory, and the low one as a share of it."""
+RECOMMENDED = 0.75
+"""What Metal recommends as a working set, as a share of the memory, about, where no wired limit is set."""
+SAFE = f"export {HIGH}={SAFE_HIGH} {LOW}={SAFE_HIGH * LOW_SHARE}"
 
 # Variable → the PyTorch that first read it.
 MPS_VARIABLES = {
@@ -29,7 +39,63 @@ MPS_VARIABLES = {
 }
 
 
+class Watermarks(Struct, frozen=True, kw_only=True):
+    """As PyTorch reads them from the environment."""
+
+    high: float
+    low: float
+
+    @property
+    def out_of_range(self) -> bool:
+        return not 0 <= self.high <= MOST
+
+    @property
+    def crossed(self) -> bool:
+        """The low one above the high one; no high one is no limit, so that its range is the bound."""
+        return not 0 <= self.low <= (self.high or MOST)
+
+    @property
+    def unlimited(self) -> bool:
+        return self.high == 0
+
+
+def read_watermarks(scene: Scene) -> Watermarks:
+    return Watermarks(high=_ratio(scene, HIGH, DEFAULT_HIGH), low=_ratio(scene, LOW, DEFAULT_LOW))
+
+
+def _ratio(scene: Scene, name: str, default: float) -> float:
+    if name not in scene.environment:
+        return default
+    try:
+        value = float(scene.environment[name])
+    except ValueError:
+        return 0.0  # as strtod reads what is no number
+    return value if math.isfinite(value) else MOST + 1
+
+
+def fallback_is_on(value: str) -> bool | None:
+    """Return whether this value lets operations fall back; None where `import torch` aborts on it.
+
+    PyTorch reads it with std::stoi, which throws for what does not begin as a number. It does so while torch is loaded,
+    where nobody catches the exception: the process aborts.
+    """
+    match = _NUMBER.match(value)
+    if match is None or not _LOWEST <= int(match[1]) <= _HIGHEST:
+        return None
+    return int(match[1]) != 0
+
+
+@check(
+    "mps-unavailable",
+    "PyTorch has Metal built in, but finds no GPU",
+    *issue("pytorch/pytorch", 78343),
+    "https://developer.apple.com/metal/pytorch/",
+)
 def unavailable(scene: Scene) -> Finding | None:
+    """torch.backends.mps.is_built() says that the wheel has Metal; is_available() that this Mac gives it a GPU. Built
+    and not available means a macOS that is too old (see macos-too-old), a virtual machine without a GPU, or a Python
+    under Rosetta. In virtual machines, hosted runners among them, it may be called available although the smallest
+    tensor can't be allocated, so the probe allocates one. The probe's own reason is shown."""
     report = scene.device("torch", "mps")
     if not scene.apple_silicon or scene.translated or report is None or report.present:
         return None
@@ -45,11 +111,21 @@ def unavailable(scene: Scene) -> Finding | None:
     )
 
 
+@check(
+    "mps-fallback",
+    "PYTORCH_ENABLE_MPS_FALLBACK hides operations that run on the CPU, or aborts import torch",
+    *DOCS,
+    "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/mps/MPSFallback.mm",
+)
 def fallback(scene: Scene) -> Finding | None:
+    """With the variable set, an operation that Metal lacks runs on the CPU instead of raising. That is useful to get
+    through a first run, and it hides what is slow: the GPU is drained, tensors are copied both ways, and no number says
+    so. float64 and complex128 are refused all the same. The value must begin with a number: PyTorch reads it with
+    std::stoi while it is imported, so that true, false or an empty value end the process with "stoi: no conversion"."""
     value = scene.environment.get(FALLBACK, "0")
-    if not scene.mac or not scene.has("torch") or is_on(value) is False:
+    if not scene.mac or not scene.has("torch") or fallback_is_on(value) is False:
         return None
-    if is_on(value) is None:
+    if fallback_is_on(value) is None:
         return error(
             f"{FALLBACK} is not a number: import torch aborts",
             evidence=f'{FALLBACK}="{value}"',
@@ -66,7 +142,12 @@ def fallback(scene: Scene) -> Finding | None:
     )
 
 
+@check("useless-variables", "Variables that articles recommend and nothing reads", *DOCS)
 def useless_variables(scene: Scene) -> Iterator[Finding]:
+    """PYTORCH_ENABLE_NNPACK is in no PyTorch wheel: torch.backends.nnpack.set_flags(False) is the switch. Names that
+    begin with PYTORCH_MPS_ and are not PyTorch's own are typing mistakes or inventions. In the same class, though no
+    variable: torch.multiprocessing.set_sharing_strategy('file_system') does nothing on macOS, where it is the only
+    strategy there is; against "Too many open files" raise the limit instead (see open-files)."""
     torch = scene.version("torch")
     if torch is None:
         return
@@ -103,16 +184,20 @@ def useless_variables(scene: Scene) -> Iterator[Finding]:
             )
 
 
+@check("mps-watermarks", "Watermark variables that PyTorch refuses, or that switch its limit off", *DOCS)
 def watermark_pair(scene: Scene) -> Finding | None:
+    """The high watermark (1.7) and the low one (1.4) are multiples of the memory Metal recommends, about 75% of it. The
+    high one must be from 0 to 2, the low one from 0 to the high one; lowering only the high one leaves the low one
+    above it, and the first allocation raises "invalid low watermark ratio". A high watermark of 0 means no limit."""
     if not scene.mac or not scene.has("torch") or not {HIGH, LOW} & set(scene.environment):
         return None
-    found = watermarks.read(scene)
+    found = read_watermarks(scene)
     shown = ", ".join(f"{name}={scene.environment[name]}" for name in (HIGH, LOW) if name in scene.environment)
-    both = (watermarks.SAFE,)
+    both = (SAFE,)
     if found.out_of_range:
         return error(
             "The high watermark is out of range: PyTorch refuses to use Metal",
-            evidence=f"{shown}; it must be from 0 to {watermarks.MOST:g}",
+            evidence=f"{shown}; it must be from 0 to {MOST:g}",
             why='The first tensor on the GPU fails with "invalid high watermark ratio".',
             fix=both,
         )
@@ -134,21 +219,36 @@ def watermark_pair(scene: Scene) -> Finding | None:
     return None
 
 
+@check(
+    "mps-memory-limit",
+    "PyTorch's default limit on Metal is larger than the memory",
+    *DOCS,
+    *issue("pytorch/pytorch", 164299, 77753, 79840, 121113, 132596, 152344),
+)
 def memory_limit(scene: Scene) -> Finding | None:
-    """The default lets a job grow beyond the memory."""
+    """1.7 times 75% is 127% of the memory. So a job that does not fit swaps, and slows down by an order of magnitude,
+    instead of running out of memory. Some growth is in no counter of PyTorch's: look at the process's footprint. Leaks
+    and slowdowns over time have been reported."""
     if not scene.present("torch", "mps") or HIGH in scene.environment:
         return None
-    share = watermarks.RECOMMENDED
+    share = RECOMMENDED
     return note(
         "PyTorch may use more than this Mac's memory: jobs that are too large swap instead of failing",
         evidence=f"{HIGH} is not set: the limit is {DEFAULT_HIGH:g} times about {share:.0%} of the memory, "
         f"{DEFAULT_HIGH * share:.0%}",
         why="A job in swap is many times slower and looks like a slow GPU. Lowered limits turn it into an error.",
-        fix=(watermarks.SAFE,),
+        fix=(SAFE,),
     )
 
 
+@check(
+    "wired-limit",
+    "iogpu.wired_limit_mb was changed",
+    "https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.set_wired_limit.html",
+)
 def wired_limit(scene: Scene) -> Finding | None:
+    """The sysctl iogpu.wired_limit_mb sets how much memory the GPU may wire; 0 is the default, about 75% of the memory.
+    People raise it to load large models. Above 90% the system itself may stall."""
     limit_mb = to_count(scene.sysctl.get("iogpu.wired_limit_mb"))
     if not scene.mac or not limit_mb or not scene.memory_bytes:
         return None
@@ -164,7 +264,11 @@ def wired_limit(scene: Scene) -> Finding | None:
     return note("The GPU's wired memory limit was changed", evidence=evidence, why=why, fix=fix)
 
 
+@check("mps-pin-memory", "pin_memory gains nothing on MPS", *issue("pytorch/pytorch", 139550, 189690, 181720))
 def pin_memory(scene: Scene) -> Finding | None:
+    """Pinned memory lets a discrete GPU copy while the CPU goes on. Apple's GPU shares the CPU's memory; PyTorch
+    switches pinning off there with a warning; 2.14 can pin, which is no faster yet. non_blocking=True copies on MPS
+    have corrupted data before 2.13."""
     if not scene.present("torch", "mps"):
         return None
     return note(
@@ -176,7 +280,10 @@ def pin_memory(scene: Scene) -> Finding | None:
     )
 
 
+@check("mps-float64", "float64 and complex128 are refused on MPS", *issue("pytorch/pytorch", 122602))
 def float64(scene: Scene) -> Finding | None:
+    """Apple's GPUs have no double precision. NumPy's default is float64, so torch.from_numpy(array).to('mps') fails; so
+    does a model after .double(). Convert before the move. PYTORCH_ENABLE_MPS_FALLBACK does not help."""
     if not scene.present("torch", "mps"):
         return None
     return note(
@@ -187,84 +294,3 @@ def float64(scene: Scene) -> Finding | None:
         "complex128 too. The fallback variable does not help.",
         fix=('tensor = torch.as_tensor(array, dtype=torch.float32, device="mps")',),
     )
-
-
-CHECKS = (
-    Check(
-        name="mps-unavailable",
-        title="PyTorch has Metal built in, but finds no GPU",
-        story="torch.backends.mps.is_built() says that the wheel has Metal; is_available() that this Mac gives it a "
-        "GPU. Built and not available means a macOS that is too old (see macos-too-old), a virtual machine without a "
-        "GPU, or a Python under Rosetta. In virtual machines, hosted runners among them, it may be called available "
-        "although the smallest tensor can't be allocated, so the probe allocates one. The probe's own reason is shown.",
-        sources=(*issue("pytorch/pytorch", 78343), "https://developer.apple.com/metal/pytorch/"),
-        examine=unavailable,
-    ),
-    Check(
-        name="mps-fallback",
-        title="PYTORCH_ENABLE_MPS_FALLBACK hides operations that run on the CPU, or aborts import torch",
-        story="With the variable set, an operation that Metal lacks runs on the CPU instead of raising. That is useful "
-        "to get through a first run, and it hides what is slow: the GPU is drained, tensors are copied both ways, and "
-        "no number says so. float64 and complex128 are refused all the same. The value must begin with a number: "
-        "PyTorch reads it with std::stoi while it is imported, so that true, false or an empty value end the process "
-        'with "stoi: no conversion".',
-        sources=(*DOCS, "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/mps/MPSFallback.mm"),
-        examine=fallback,
-    ),
-    Check(
-        name="useless-variables",
-        title="Variables that articles recommend and nothing reads",
-        story="PYTORCH_ENABLE_NNPACK is in no PyTorch wheel: torch.backends.nnpack.set_flags(False) is the switch. "
-        "Names that begin with PYTORCH_MPS_ and are not PyTorch's own are typing mistakes or inventions. In the same "
-        "class, though no variable: torch.multiprocessing.set_sharing_strategy('file_system') does nothing on macOS, "
-        "where it is the only "
-        'strategy there is; against "Too many open files" raise the limit instead (see open-files).',
-        sources=DOCS,
-        examine=useless_variables,
-    ),
-    Check(
-        name="mps-watermarks",
-        title="Watermark variables that PyTorch refuses, or that switch its limit off",
-        story="The high watermark (1.7) and the low one (1.4) are multiples of the memory Metal recommends, about 75% "
-        "of it. The high one must be from 0 to 2, the low one from 0 to the high one; lowering only the high one "
-        "leaves the low one "
-        'above it, and the first allocation raises "invalid low watermark ratio". A high watermark of 0 means no '
-        "limit.",
-        sources=DOCS,
-        examine=watermark_pair,
-    ),
-    Check(
-        name="mps-memory-limit",
-        title="PyTorch's default limit on Metal is larger than the memory",
-        story="1.7 times 75% is 127% of the memory. So a job that does not fit swaps, and slows down by an order of "
-        "magnitude, instead of running out of memory. Some growth is in no counter of PyTorch's: look at the process's "
-        "footprint. Leaks and slowdowns over time have been reported.",
-        sources=(*DOCS, *issue("pytorch/pytorch", 164299, 77753, 79840, 121113, 132596, 152344)),
-        examine=memory_limit,
-    ),
-    Check(
-        name="wired-limit",
-        title="iogpu.wired_limit_mb was changed",
-        story="The sysctl iogpu.wired_limit_mb sets how much memory the GPU may wire; 0 is the default, about 75% of "
-        "the memory. People raise it to load large models. Above 90% the system itself may stall.",
-        sources=("https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.set_wired_limit.html",),
-        examine=wired_limit,
-    ),
-    Check(
-        name="mps-pin-memory",
-        title="pin_memory gains nothing on MPS",
-        story="Pinned memory lets a discrete GPU copy while the CPU goes on. Apple's GPU shares the CPU's memory; "
-        "PyTorch switches pinning off there with a warning; 2.14 can pin, which is no faster yet. non_blocking=True "
-        "copies on MPS have corrupted data before 2.13.",
-        sources=issue("pytorch/pytorch", 139550, 189690, 181720),
-        examine=pin_memory,
-    ),
-    Check(
-        name="mps-float64",
-        title="float64 and complex128 are refused on MPS",
-        story="Apple's GPUs have no double precision. NumPy's default is float64, so torch.from_numpy(array).to('mps') "
-        "fails; so does a model after .double(). Convert before the move. PYTORCH_ENABLE_MPS_FALLBACK does not help.",
-        sources=issue("pytorch/pytorch", 122602),
-        examine=float64,
-    ),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.doctor.known.base import KnownError, Weight
+from metalmark.doctor.known import KnownError, Weight
 
 CUDA_NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 INSTALL_TORCH = "https://pytorch.org/get-started/locally/"

@@ -1,0 +1,238 @@
+"""What the doctor says: its findings, an error that it knows, and the lines of `metalmark env`."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from metalmark.backends.base import Probe
+from metalmark.doctor.catalog import exit_code
+from metalmark.doctor.check import Check, Finding, Severity
+from metalmark.doctor.environment import ShellAction, ShellChange
+from metalmark.doctor.recognise import Match, legible
+from metalmark.doctor.scene import Scene
+from metalmark.runner.ask import NoAnswer
+from metalmark.scrub import printable, scrub
+
+FORMAT = "metalmark-doctor"
+SCHEMA = 1
+WIDEST = 110
+ERROR_WIDTH = 100
+MOST_ERRORS = 4
+"""More than this in one text is a log to be read, and the first ones are the likeliest."""
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b.*", re.MULTILINE)
+_LINE_CHARS = 160
+
+# A hard limit that was lowered can't be raised again in that shell, and without -S bash lowers both.
+_LIMIT = "ulimit -S -n {value}"
+
+_POSIX = {ShellAction.LIMIT: _LIMIT, ShellAction.SET: "export {name}={value}", ShellAction.UNSET: "unset {name}"}
+_FISH = {ShellAction.LIMIT: _LIMIT, ShellAction.SET: "set -gx {name} {value}", ShellAction.UNSET: "set -e {name}"}
+
+SHELLS: dict[str, dict[ShellAction, str]] = {"bash": _POSIX, "zsh": _POSIX, "fish": _FISH}
+EVALUATE = {
+    "bash": 'eval "$(metalmark env)"',
+    "zsh": 'eval "$(metalmark env --shell zsh)"',
+    "fish": "metalmark env --shell fish | source",
+}
+NOTHING = "Nothing to set: no limit, thread count or variable here needs a change."
+
+Paint = Callable[[str, str], str]
+"""paint(text, style): colour is an addition; the text says everything without it."""
+
+
+def plain(text: str, style: str) -> str:  # noqa: ARG001
+    return text
+
+
+def page(scene: Scene, findings: Sequence[Finding], *, width: int = WIDEST, paint: Paint = plain) -> str:
+    width = max(40, min(width, WIDEST))
+    lines = [*map(printable, _machine(scene)), "", paint("What works", "title"), *_matrix(scene, width, paint), ""]
+    lines += [paint("What is wrong, worst first" if findings else "Nothing is wrong.", "title")]
+    for finding in findings:
+        lines += ["", *_finding(finding, width, paint)]
+    lines += ["", summary(findings)] if findings else []
+    return "\n".join(lines).rstrip()
+
+
+def story(check: Check, *, width: int = WIDEST) -> str:
+    """A check's whole story, with its sources."""
+    lines = [f"{check.name}: {check.title}", "", *_wrap(check.story, max(40, min(width, WIDEST)))]
+    if check.sources:
+        lines += ["", "Sources:", *(f"  {source}" for source in check.sources)]
+    return "\n".join(lines)
+
+
+def document(scene: Scene, findings: Sequence[Finding]) -> dict[str, Any]:
+    """No host, user, path or serial number is in it."""
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "machine": msgspec.to_builtins(scene.machine),
+        "platform": scene.platform,
+        "python": scene.python,
+        "architecture": scene.architecture,
+        "macos": scene.macos,
+        "frameworks": [_framework(scene, name) for name in scene.frameworks],
+        "findings": [msgspec.to_builtins(finding) for finding in findings],
+        "counts": {severity.value: _count(findings, severity) for severity in Severity},
+        "exit_code": exit_code(findings),
+    }
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    counts = [
+        f"{count} {severity.value}{'s' if count != 1 else ''}"
+        for severity in Severity
+        if (count := _count(findings, severity))
+    ]
+    return f"{', '.join(counts)}. The whole story of one:\n  metalmark doctor --explain {findings[0].check}"
+
+
+def _machine(scene: Scene) -> Iterator[str]:
+    machine = scene.machine
+    if machine is not None:
+        memory = f"{machine.memory_bytes / 2**30:.0f} GiB"
+        cores = f"{machine.usable_cores or machine.logical_cores} cores, " if machine.logical_cores else ""
+        yield f"{machine.chip}, {cores}{memory}, {machine.os}"
+    else:
+        yield f"{'macOS' if scene.mac else scene.platform} {scene.macos or ''}".strip()
+    gpus = scene.nvidia.gpus if scene.nvidia else ()
+    if scene.nvidia and gpus:
+        cuda = f", CUDA up to {scene.nvidia.cuda[0]}.{scene.nvidia.cuda[1]}" if scene.nvidia.cuda else ""
+        yield f"{', '.join(gpu.name for gpu in gpus)}; driver {scene.nvidia.driver}{cuda}"
+    yield f"Python {scene.python}, {scene.architecture}{' under Rosetta' if scene.translated else ''}"
+
+
+def _matrix(scene: Scene, width: int, paint: Paint) -> list[str]:
+    """Framework × device, then why each device that is missing is missing, equal reasons told once."""
+    words = list(dict.fromkeys(report.word for probe in _probes(scene).values() for report in probe.devices)) or ["cpu"]
+    rows: list[tuple[str, ...]] = [("framework", "version", *words)]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, missing in scene.frameworks.items():
+        probe = scene.probes.get(name)
+        if isinstance(probe, Probe):
+            devices = {report.word: report for report in probe.devices}
+            cells = ["yes" if word in devices and devices[word].present else "-" for word in words]
+            rows.append((name, printable(probe.versions.get(name, "?")), *cells))
+            for report in probe.devices:
+                if not report.present:
+                    reasons.setdefault((report.word, report.reason), []).append(name)
+        else:
+            state = "not installed" if missing else "no answer"
+            rows.append((name, state, *("-" for _ in words)))
+            why = f"it lacks {', '.join(missing)}." if missing else probe.reason if probe is not None else "not asked."
+            reasons.setdefault(("", why), []).append(name)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines[0] = paint(lines[0], "header")
+    for (word, reason), names in reasons.items():
+        where = f"no {word} in {', '.join(names)}" if word else ", ".join(names)
+        lines += _wrap(printable(f"{where}: {reason}"), width, "  ", " " * 6)
+    return lines
+
+
+def _finding(finding: Finding, width: int, paint: Paint) -> Iterator[str]:
+    mark = finding.severity.value.upper() if finding.severity is Severity.ERROR else finding.severity.value
+    yield f"{paint(mark, finding.severity.value)}: {paint(printable(finding.title), 'title')}  [{finding.check}]"
+    for label, text in (("seen", finding.evidence), ("why", finding.why)):
+        yield from _wrap(printable(f"{label + ':':6}{text}"), width, "  ", " " * 8)
+    # Commands are not wrapped: they are there to be copied.
+    for number, line in enumerate(finding.fix):
+        yield f"  {'fix:' if number == 0 else '':6}{paint(printable(line), 'fix')}"
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    # An address, a variable or the name of a check is copied: it stays whole.
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _framework(scene: Scene, name: str) -> dict[str, Any]:
+    probe = scene.probes.get(name)
+    found: dict[str, Any] = {"name": name, "missing": list(scene.frameworks[name])}
+    if isinstance(probe, Probe):
+        return {**found, "versions": probe.versions, "devices": [msgspec.to_builtins(r) for r in probe.devices]}
+    reason = probe.reason if isinstance(probe, NoAnswer) else "not installed"
+    return {**found, "versions": {}, "devices": [], "reason": reason}
+
+
+def _probes(scene: Scene) -> dict[str, Probe]:
+    return {name: probe for name, probe in scene.probes.items() if isinstance(probe, Probe)}
+
+
+def _count(findings: Sequence[Finding], severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in findings)
+
+
+def error_page(matches: Sequence[Match]) -> str:
+    lines: list[str] = []
+    for number, match in enumerate(matches[:MOST_ERRORS]):
+        lines += ["", *_entry(match)] if number else _entry(match)
+    rest = [match.name for match in matches[MOST_ERRORS:]]
+    if rest:
+        lines += ["", *_words(f"Also in the text: {', '.join(rest)}.")]
+    return "\n".join(lines)
+
+
+def unknown_page(text: str, known: int) -> str:
+    """When nothing was recognised: what the error seems to be, and what to do next."""
+    line = last_error(text)
+    lines = _words(f"This is none of the {known} errors that Metalmark knows.")
+    if line:
+        lines.append(f"  its last error: {line}")
+    lines += ["", "What to do next:"]
+    for step in (
+        "metalmark doctor looks at the machine itself, whatever the error says.",
+        "Give the whole output, from its first line: the cause is often far above the last line. "
+        "python train.py 2>&1 | metalmark doctor --for -",
+        "Run the same step on the CPU with one small batch and no loader workers: messages there name the cause.",
+        "Search the framework's issues for the error's own words, without your paths and numbers.",
+    ):
+        lines += _wrap(step, ERROR_WIDTH, "  - ", "    ")
+    return "\n".join(lines)
+
+
+def last_error(text: str) -> str:
+    """The last line that names an exception, or the last line there is."""
+    clean = legible(text)
+    named = _EXCEPTION.findall(clean)
+    others = [line for line in clean.splitlines() if line.strip()]
+    shown = named[-1] if named else others[-1] if others else ""
+    return " ".join(scrub(shown).split())[:_LINE_CHARS]
+
+
+def _entry(match: Match) -> list[str]:
+    lines = [match.name, *_words(f"seen in line {match.line}: {match.evidence}", "  ")]
+    lines += _words(f"what happened: {match.happened}", "  ")
+    lines += _words(f"what to change: {match.change}", "  ")
+    lines += [f"      {line}" for line in match.fix]
+    return [*lines, f"  source: {match.source}"]
+
+
+def _words(text: str, indent: str = "") -> list[str]:
+    return _wrap(text, ERROR_WIDTH, indent, f"{indent}  ")
+
+
+def shell_lines(steps: Sequence[ShellChange], shell: str) -> str:
+    words = SHELLS[shell]
+    if not steps:
+        return _comment(NOTHING)
+    lines = [_comment(f"Nothing is changed until you evaluate these lines: {EVALUATE[shell]}")]
+    for step in steps:
+        lines.append(_comment(step.why if step.action is not ShellAction.NOTE else f"{step.name}: {step.why}"))
+        if step.action in words:
+            lines.append(words[step.action].format(name=step.name, value=step.value))
+    return "\n".join(lines)
+
+
+def _comment(text: str) -> str:
+    # A line end in here would make the rest of it a command.
+    return f"# {' '.join(printable(text).split())}"
