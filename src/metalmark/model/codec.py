@@ -38,7 +38,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DerivedExport(Export, frozen=True, kw_only=True):
-    """An export with the figures that a program would otherwise derive itself, by run; a reader of runs ignores them."""
+    """An export with the figures that a program would otherwise derive itself, by run. Who reads runs ignores them."""
 
     derived: dict[str, Any]
 
@@ -57,25 +57,27 @@ def encode(run: Run) -> bytes:
 def decode(data: bytes | msgspec.Raw, *, source: str = "run") -> AnyRun:
     """Read a run of any kind, of this schema or an older one. The first schema named no kind for bench runs."""
     kind = _head(bytes(data), source).kind or RunKind.BENCH
-    if kind not in TYPES:
-        raise FormatError(
-            f"{source} is a run of the kind {kind[:40]!r}, which this Metalmark does not know.",
-            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
-        )
-    return decode_as(data, TYPES[kind], source=source)
+    return decode_as(data, type_of(kind, source=source), source=source)
 
 
 def decode_as(data: bytes | msgspec.Raw, kind: type[R], *, source: str) -> R:
     """Read a run whose kind is known: the first schema did not write it down."""
     raw = bytes(data)
-    head = _head(raw, source)
-    if head.schema < 1:
-        raise FormatError(f"{source} has schema {head.schema}, which never existed.")
+    _head(raw, source)
     try:
         run = msgspec.json.decode(raw, type=kind)
     except UNREADABLE as error:
         raise _not_a_run(source, error) from error
     return run if run.schema == SCHEMA else msgspec.structs.replace(run, schema=SCHEMA)
+
+
+def type_of(kind: str, *, source: str) -> type[AnyRun]:
+    if kind not in TYPES:
+        raise FormatError(
+            f"{source} is a run of the kind {kind[:40]!r}, which this Metalmark does not know.",
+            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+        )
+    return TYPES[kind]
 
 
 def encode_export(runs: Sequence[Run], derived: dict[str, Any] | None = None) -> bytes:
@@ -100,11 +102,17 @@ def decode_export(data: bytes, *, source: str) -> list[AnyRun]:
 def decode_versioned(data: bytes, kind: type[T], *, newest: int, source: str) -> T:
     """Read a structure with a schema number. What is not one raises msgspec's own error: what to say then depends on
     whose file it is."""
-    refuse_newer(msgspec.json.decode(data, type=_Head).schema, newest, source)
-    return msgspec.json.decode(data, type=kind)
+    try:
+        refuse_newer(msgspec.json.decode(data, type=_Head).schema, newest, source)
+        return msgspec.json.decode(data, type=kind)
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def refuse_newer(schema: int, newest: int, source: str) -> None:
+    """Refuse what a newer Metalmark wrote, and numbers that none has written."""
+    if schema < 1:
+        raise FormatError(f"{source} has schema {schema}, which never existed.")
     if schema > newest:
         raise FormatError(
             f"{source} has schema {schema}; this Metalmark reads up to {newest}.",

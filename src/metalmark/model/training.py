@@ -26,6 +26,7 @@ from metalmark.model.run import (
 )
 
 Share = Annotated[float, Meta(ge=0, le=1)]
+SweepId = Annotated[str, Meta(pattern=r"^([0-9a-z]{8,40})?$")]
 
 
 class Goal(Struct, frozen=True, kw_only=True):
@@ -94,6 +95,9 @@ class Ending(StrEnum):
     FAILED = "failed"
 
 
+NOT_BEGUN = "not begun"
+
+
 class TrainingSetup(Struct, frozen=True, kw_only=True):
     """What the worker found: where it runs, on what."""
 
@@ -112,7 +116,7 @@ class TrainingSetup(Struct, frozen=True, kw_only=True):
 
 
 class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
-    sweep: str = ""
+    sweep: SweepId = ""
     """The trainings that one command made; empty for one by itself."""
     cell: Count = 0
     repeat: Count = 0
@@ -145,4 +149,4 @@ class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
     def _ending(self) -> str:
         if self.failure is not None:
             return self.failure.kind.value
-        return self.ending.value if self.sessions else "not begun"
+        return self.ending.value if self.sessions else NOT_BEGUN

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from metalmark.model.run import Count, Header, Machine, Run, RunKind, Seconds, Software, Telemetry
 
@@ -58,10 +58,10 @@ class WatchedRun(Run, frozen=True, kw_only=True, tag=RunKind.WATCH.value):
     elapsed_s: Seconds
     ended: WatchEnding
     error: str = ""
-    params: dict[str, Value] = {}
+    params: dict[str, Value] = field(default_factory=dict)
     machine: Machine
     software: Software
-    stretches: dict[str, tuple[Stretch, ...]] = {}
+    stretches: dict[str, tuple[Stretch, ...]] = field(default_factory=dict)
     """By loop."""
     passes: tuple[Pass, ...] = ()
     curves: tuple[Curve, ...] = ()

@@ -17,8 +17,11 @@ import msgspec
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import UNREADABLE, AnyRun, decode, decode_export, encode
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.run import SCHEMA, Run
+from metalmark.model.run import SCHEMA, Run, Telemetry
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
 from metalmark.store.personal import look, without
+from metalmark.store.row import row_of
 from metalmark.store.sqlite import NAME, RESERVED
 
 FORMAT = "metalmark-bundle"
@@ -115,8 +118,9 @@ def read_file(name: str) -> Bundle:
         if path.stat().st_size > (MOST_PACKED_BYTES if _packed(path) else MOST_BYTES * 2):
             raise FormatError(f"{name} is larger than any bundle or export.", hint="Export fewer runs at a time.")
         data = path.read_bytes()
-    except OSError as error:
-        raise FormatError(f"{name} can't be read: {error.strerror}.", hint="Name a file of `runs export`.") from error
+    except (OSError, ValueError) as error:  # ValueError: no file can have that name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise FormatError(f"{name} can't be read: {why}.", hint="Name a file of `runs export`.") from error
     if data.startswith(GZIP) or _format(data).format == FORMAT:
         return decode_bundle(data, source=name)
     return Bundle(_refuse_damaged(decode_export(data, source=name), name), {}, "")
@@ -197,18 +201,35 @@ def _refuse_damaged(runs: list[AnyRun], source: str) -> list[AnyRun]:
 
 def damage_of(run: AnyRun) -> str:
     """Why it can't be what a run left, though the schema allows it; empty for one that can."""
-    telemetry = run.header.telemetry
-    if telemetry is not None and any(len(series.at_s) != len(series.values) for series in telemetry.series):
+    if any(len(series.at_s) != len(series.values) for one in _telemetry(run) for series in one.series):
         return "a series has more values than times, or fewer"
-    if not isinstance(run, BenchRun):
-        return ""
-    if isinstance(run.outcome, Completed):
+    if isinstance(run, WatchedRun) and any(
+        not len(curve.steps) == len(curve.at_s) == len(curve.values) for curve in run.curves
+    ):
+        return "a curve has more values than steps, or fewer"
+    if isinstance(run, TrainingRun) and any(epoch.session >= len(run.sessions) for epoch in run.epochs):
+        return "an epoch belongs to a session that is not there"
+    if not isinstance(run, WatchedRun):
+        batch = run.plan.params.get("batch_size")
+        if batch is not None and not (type(batch) is int and 0 < batch < LARGEST):
+            return "its batch size is not a number of samples"
+        if max(run.cell, run.repeat) >= LARGEST:
+            return "its place in the sweep is not a number that a sweep has"
+    if isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
         blocks = run.outcome.measurement.blocks
         if not blocks or min(block.elapsed_s for block in blocks) <= 0:
             return "it has no block, or one that lasted no time"
-    batch = run.plan.params.get("batch_size")
-    if batch is not None and not (type(batch) is int and 0 < batch < LARGEST):
-        return "its batch size is not a number of samples"
-    if max(run.cell, run.repeat) >= LARGEST:
-        return "its place in the sweep is not a number that a sweep has"
+    try:
+        row = row_of(run)
+    except ArithmeticError:
+        return "its figures are beyond any number"
+    figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
+    if any(figure is not None and not figure < LARGEST for figure in figures):
+        return "its figures are beyond any number"
     return ""
+
+
+def _telemetry(run: AnyRun) -> list[Telemetry]:
+    if isinstance(run, TrainingRun):
+        return [session.telemetry for session in run.sessions]
+    return [run.telemetry]

@@ -8,12 +8,16 @@ from typing import Any
 
 import msgspec
 
+from metalmark.errors import FormatError, UsageError
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Run, RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.summary import median
+
+RECORD, LINEUP = "record.json", "lineup.json"
+"""What makes a folder one of a training, or of several; written out, since training/folder.py imports NumPy."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +127,23 @@ def _watch_columns(run: WatchedRun) -> dict[str, Any]:
         "steps": steps if loop is not None else None,
         "input_share": run.input_wait_share(loop) if loop is not None else None,
     }
+
+
+def read_training(folder: Path) -> TrainingRun:
+    """Return the training of a folder. Those that 0.1.0 wrote side by side did not say so: the folder above does."""
+    from metalmark.training.folder import read_record
+    from metalmark.training.lineup import is_lineup, read_lineup
+
+    run = read_record(folder)
+    if run.sweep or not is_lineup(folder.parent):
+        return run
+    try:
+        lineup = read_lineup(folder.parent)
+    except (FormatError, UsageError):  # whoever asks for the folder above hears of it
+        return run
+    if folder.name not in lineup.members:
+        return run
+    return msgspec.structs.replace(run, sweep=lineup.id, cell=lineup.members.index(folder.name))
 
 
 def is_kind(row: Row, kind: RunKind) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from metalmark.errors import MetalmarkError
-from metalmark.model.codec import encode
+from metalmark.errors import FormatError, MetalmarkError
+from metalmark.model.codec import decode_as, encode
 from metalmark.model.run import Run, RunKind
 from metalmark.model.watch import WatchedRun
-from metalmark.store.row import COLUMNS, row_of
+from metalmark.store.row import COLUMNS, read_training, row_of
 
 VERSION = 2
 APPLICATION_ID = 0x4D65746D  # "Metm", so that a foreign SQLite file is known as one
@@ -37,23 +38,40 @@ has it; `folder` is bytes, since a path need not be text, and stays on this mach
 
 
 def create(connection: sqlite3.Connection) -> None:
-    connection.executescript(
-        f"BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
-    )
+    """Make the tables of an empty file, whole or not at all; another process may have done it meanwhile."""
+    with writing(connection):
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            _run_all(connection, TABLES)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring a store up to this version, whole or not at all; another process may have done it meanwhile."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with writing(connection):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for number in range(version, VERSION):
             MIGRATIONS[number](connection)
             connection.execute(f"PRAGMA user_version = {number + 1}")
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Hold one transaction around what is inside, and take all of it back when it fails."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite itself rolls back when the disk is full
+            connection.execute("ROLLBACK")
         raise
+
+
+def _run_all(connection: sqlite3.Connection, script: str) -> None:
+    """Run statements inside the caller's transaction, which `executescript` would commit."""
+    for statement in script.split(";"):
+        connection.execute(statement)
 
 
 def _one_table_for_every_kind(connection: sqlite3.Connection) -> None:
@@ -64,8 +82,7 @@ def _one_table_for_every_kind(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE sweeps")
     if "names" in old_tables:
         connection.execute("DROP TABLE names")
-    for statement in TABLES.split(";"):
-        connection.execute(statement)
+    _run_all(connection, TABLES)
     connection.executemany("INSERT INTO sweeps VALUES (?, ?, ?)", sweeps)
     connection.executemany("INSERT INTO names VALUES (?, ?, ?)", given)
     connection.execute("""
@@ -76,34 +93,37 @@ def _one_table_for_every_kind(connection: sqlite3.Connection) -> None:
     if "trainings" in old_tables:
         _take_over_trainings(connection)
     if "watched" in old_tables:
-        for identifier, body in connection.execute("SELECT id, body FROM watched").fetchall():
+        query = "SELECT id, name, started_at, body FROM watched"
+        for identifier, name, started_at, body in connection.execute(query).fetchall():
             try:
-                insert(connection, msgspec.json.decode(body, type=WatchedRun))
-            except msgspec.DecodeError:  # whoever asks for it hears of the damage; the rest of the store goes on
-                values = {"id": identifier, "kind": RunKind.WATCH, "ending": "damaged", "body": body}
-                _insert(connection, {**EMPTY, **values})
+                insert(connection, decode_as(body, WatchedRun, source=identifier))
+            except (FormatError, ArithmeticError):
+                # Whoever asks for it hears of the damage; the rest of the store goes on.
+                values = {"id": identifier, "name": name, "started_at": started_at, "ending": "damaged", "body": body}
+                _insert(connection, {**EMPTY, **values, "kind": RunKind.WATCH})
     for table in {"records", "trainings", "watched"} & old_tables:
         connection.execute(f"DROP TABLE {table}")
 
 
 def _take_over_trainings(connection: sqlite3.Connection) -> None:
     """The list of version 1 pointed at folders; what these hold now becomes part of the store."""
-    from metalmark.training.job import read_record
-
-    query = """SELECT id, lineup, name, started_at, workload, framework, device, batch_size, dtype, outcome, epochs,
-                      accuracy, samples_s, folder FROM trainings"""
-    names = ("id", "sweep", "name", "started_at", "workload", "framework", "device", "batch_size", "dtype", "ending",
-             "epochs", "accuracy", "samples_s", "folder")  # fmt: skip
+    query = """SELECT id, lineup,
+                      iif(lineup = '', 0, row_number() OVER (PARTITION BY lineup ORDER BY started_at, id) - 1),
+                      name, started_at, workload, framework, device, batch_size, dtype, outcome, epochs, accuracy,
+                      samples_s, folder FROM trainings"""
+    names = ("id", "sweep", "cell", "name", "started_at", "workload", "framework", "device", "batch_size", "dtype",
+             "ending", "epochs", "accuracy", "samples_s", "folder")  # fmt: skip
     for values in connection.execute(query).fetchall():
         row = dict(zip(names, values, strict=True))
-        body = None
+        _insert(connection, {**EMPTY, **row, "kind": RunKind.TRAINING, "mode": "training"})
+        folder = Path(os.fsdecode(row["folder"]))
         try:
-            run = read_record(Path(os.fsdecode(row["folder"])))
+            run = read_training(folder)
             if run.id == row["id"]:
-                body = encode(msgspec.structs.replace(run, sweep=row["sweep"]))
-        except MetalmarkError:  # the folder is gone or damaged, and said so when it was asked for before too
-            pass
-        _insert(connection, {**EMPTY, **row, "kind": RunKind.TRAINING, "mode": "training", "body": body})
+                run = run if run.sweep else msgspec.structs.replace(run, sweep=row["sweep"], cell=row["cell"])
+                insert(connection, run, folder)
+        except (MetalmarkError, ArithmeticError):
+            pass  # the folder is gone or damaged, and said so when it was asked for before too
 
 
 def insert(connection: sqlite3.Connection, run: Run, folder: Path | None = None) -> None:

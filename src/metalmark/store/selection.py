@@ -11,10 +11,8 @@ from msgspec import Struct
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.store.bundle import read_file
-from metalmark.store.row import Row
+from metalmark.store.row import LINEUP, RECORD, Row, read_training
 from metalmark.store.sqlite import LIST_THEM, Store
-from metalmark.training.job import RECORD, read_record
-from metalmark.training.lineup import is_lineup, read_lineup
 
 LAST = "last"
 FILE_ENDINGS = (".json", ".bundle", ".gz")
@@ -25,7 +23,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     """What the store has."""
     runs: tuple[AnyRun, ...] = ()
-    """What a file, or a training's folder, has."""
+    """What a file, or a training's folder, has. `rows` are then those of the folder's trainings that are stored too."""
     sweep: str = ""
     """Its id, where the query means a whole sweep."""
 
@@ -37,11 +35,15 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 def select(query: str, store: Store, *, files: bool = True) -> Selection:
     """Resolve one query. `files`: whether it may name a file or folder, which a page on the web may not."""
-    if files and query != LAST and (selection := _in_files(query)) is not None:
+    files = files and query not in ("", LAST)
+    if files and (selection := _in_folder(query, store) or _in_file(query)) is not None:
         return selection
-    named = store.rows_named(query)
-    rows = named if named is not None else store.rows_of_last() if query == LAST else store.rows_called(query)
+    text = _storable(query)
+    named = store.rows_named(text)
+    rows = named if named is not None else store.rows_of_last() if query == LAST else store.rows_called(text)
     if not rows:
+        if files and (os.path.isfile(query) or query.endswith(FILE_ENDINGS)):
+            return _read_file(query)
         if files and os.sep in query:
             raise FormatError(f"{query} is neither a file nor the folder of a training.", hint=LIST_THEM)
         if query == LAST:
@@ -61,7 +63,7 @@ def stored_rows(selections: Iterable[Selection], *, what: str) -> list[Row]:
     """The rows of queries that must be in the store, each once: what is in a file has no name and can't be deleted."""
     rows: dict[str, Row] = {}
     for selection in selections:
-        if selection.runs:
+        if len(selection.rows) < len(selection.runs):
             raise UsageError(
                 f"{selection.query} is a file or folder, and {what} takes runs of the store.",
                 hint=f"Import it first: metalmark runs import {selection.query}. {LIST_THEM}",
@@ -74,7 +76,7 @@ def load(selections: Iterable[Selection], store: Store, *, whole_cells: bool = F
     """The runs of these queries, each once. `whole_cells`: with every repeat of a cell of which one run is named."""
     runs: dict[str, AnyRun] = {}
     for selection in selections:
-        rows: Iterable[Row] = selection.rows
+        rows: Iterable[Row] = () if selection.runs else selection.rows
         if whole_cells and not selection.sweep:
             rows = store.rows_of_cells(rows)
         for run in (*selection.runs, *store.load(rows)):
@@ -82,16 +84,35 @@ def load(selections: Iterable[Selection], store: Store, *, whole_cells: bool = F
     return list(runs.values())
 
 
-def _in_files(query: str) -> Selection | None:
+def _in_folder(query: str, store: Store) -> Selection | None:
     # os.path and not Path: a query may be longer than any file's name.
     if os.path.isfile(os.path.join(query, RECORD)):
-        return Selection(query=query, runs=(read_record(Path(query)),))
-    if os.path.isdir(query) and is_lineup(Path(query)):
+        folders = [Path(query)]
+    elif os.path.isfile(os.path.join(query, LINEUP)):
+        from metalmark.training.lineup import read_lineup
+
         folders = [Path(query) / member for member in read_lineup(Path(query)).members]
-        return Selection(query=query, runs=tuple(read_record(folder) for folder in folders))
-    if os.path.isfile(query) or query.endswith(FILE_ENDINGS):
-        runs = read_file(query).runs
-        if not runs:
-            raise UsageError(f"{query} holds no runs.", hint="Make one with `metalmark runs export -o FILE`.")
-        return Selection(query=query, runs=tuple(runs))
-    return None
+    else:
+        return None
+    runs = tuple(read_training(folder.resolve()) for folder in folders)
+    return Selection(query=query, runs=runs, rows=tuple(store.rows_of([run.id for run in runs])))
+
+
+def _in_file(query: str) -> Selection | None:
+    """A file by its ending alone: any other file of that name must not hide a run, a sweep or a name."""
+    return _read_file(query) if query.endswith(FILE_ENDINGS) and os.path.isfile(query) else None
+
+
+def _read_file(query: str) -> Selection:
+    runs = read_file(query).runs
+    if not runs:
+        raise UsageError(f"{query} holds no runs.", hint="Make one with `metalmark runs export -o FILE`.")
+    return Selection(query=query, runs=tuple(runs))
+
+
+def _storable(query: str) -> str:
+    """Write what is not text by its codes, as the store does with the names of folders."""
+    try:
+        return os.fsencode(query).decode(errors="backslashreplace")
+    except UnicodeEncodeError:
+        return query.encode(errors="backslashreplace").decode()

@@ -13,13 +13,13 @@ from typing import Self
 
 import msgspec
 
-from metalmark.errors import StoreError, UsageError
-from metalmark.model.codec import TYPES, AnyRun, decode_as
-from metalmark.model.run import Run, RunKind
+from metalmark.errors import FormatError, StoreError, UsageError
+from metalmark.model.codec import UNREADABLE, AnyRun, decode_as, encode, type_of
+from metalmark.model.run import Run
 from metalmark.model.sweep import Sweep, now_utc
-from metalmark.model.training import Ending, TrainingRun
+from metalmark.model.training import NOT_BEGUN, Ending, TrainingRun
 from metalmark.store import schema
-from metalmark.store.row import COLUMNS, Row
+from metalmark.store.row import COLUMNS, RECORD, Row, read_training
 
 WAIT_S = 5.0
 ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
@@ -27,6 +27,7 @@ LIST_THEM = "`metalmark runs list` shows what is stored."
 MOST_WORDS, MOST_NAMED = 8, 500
 SEARCHED = ("workload", "framework", "device", "mode", "dtype", "ending", "id", "sweep", "started_at", "name", "kind")
 RESERVED = {"last", "published"}
+UNFINISHED = {Ending.RUNNING, NOT_BEGUN}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _COLUMNS = ", ".join(COLUMNS)
@@ -54,8 +55,11 @@ class Store:
     def __init__(self, path: Path, *, readonly: bool = False, wait_s: float = WAIT_S) -> None:
         self.path = path
         self._wait_s = wait_s
-        with self._explained():
-            self._connection = self._open(readonly)
+        try:
+            with self._explained():
+                self._connection = self._open(readonly)
+        except OSError as error:
+            raise StoreError(f"The store {path} can't be used: {error.strerror}.", hint=ELSEWHERE) from error
 
     def __enter__(self) -> Self:
         return self
@@ -81,11 +85,12 @@ class Store:
         added = 0
         with self._writing() as connection:
             for run in runs:
-                held = connection.execute("SELECT kind, body FROM runs WHERE id = ?", (run.id,)).fetchone()
-                if held is None:
-                    schema.insert(connection, run)
+                held = self._rows("WHERE id = ?", run.id)
+                # Of a training whose folder was gone when it was taken over there is only the row: here is the rest.
+                if not held or self._rows("WHERE id = ? AND body IS NULL", run.id):
+                    schema.insert(connection, run, held[0].path if held else None)
                     added += 1
-                elif held[1] is None or self._decode(run.id, *held) != run:
+                elif self.load(held) != [decode_as(encode(run), type(run), source=f"run {run.id}")]:
                     raise StoreError(
                         f"Run {run.id} is in the store already, with other contents.",
                         hint="Nothing was imported. Two files claim the same run: one was edited.",
@@ -162,33 +167,39 @@ class Store:
 
     def rows_named(self, name: str) -> list[Row] | None:
         """Return the rows of a name or tag, which may all be deleted by now; None where nothing has that name."""
+        named = "SELECT run FROM names WHERE name = ?"
         with self._explained():
-            query = "SELECT run FROM names WHERE name = ? ORDER BY given_at, run"
-            ids = [run for (run,) in self._connection.execute(query, (name,))]
-        marks = _marks(ids)
-        return self._rows(f"WHERE sweep IN ({marks}) OR id IN ({marks}) {_ORDER}", *ids, *ids) if ids else None
+            known = self._connection.execute(f"{named} LIMIT 1", (name,)).fetchone()
+        return self._rows(f"WHERE sweep IN ({named}) OR id IN ({named}) {_ORDER}", name, name) if known else None
 
     def rows_of_last(self) -> list[Row]:
         """Return the rows of what the newest command made: its sweep, or its one run."""
         newest = self._rows("ORDER BY started_at DESC, id DESC LIMIT 1")
         if not newest or not newest[0].sweep:
             return newest
-        return self._rows(f"WHERE sweep = ? {_ORDER}", newest[0].sweep)
+        return self.rows_of_sweep(newest[0].sweep)
 
     def rows_called(self, query: str) -> list[Row]:
         """Return the rows of a sweep, of an id, of a watched run's or a training folder's name, or of the only id that
         begins so."""
         # The folder of several trainings names all of them: their names begin with its own and a stroke.
         exact = self._rows(
-            f"WHERE sweep = ? OR id = ? OR name = ? OR (name > ? AND name < ?) {_ORDER}",
+            f"WHERE sweep = ? OR id = ? OR name = ? OR (name > ? AND name < ? AND sweep <> '') {_ORDER}",
             *(query.lower(), query.lower(), query, f"{query}/", f"{query}0"),
         ) if query else []  # fmt: skip
-        if exact or not (query.isalnum() and query.isascii()):
+        if exact:
             return exact
-        beginning = self._rows("WHERE id >= ? AND id < ? LIMIT 2", query.lower(), query.lower() + "~")
+        beginning = self._rows("WHERE id >= ? AND id < ? LIMIT 2", *_range(query))
         if len(beginning) > 1:
             raise UsageError(f"Several runs begin with {query!r}.", hint="Give more of its characters.")
         return beginning
+
+    def rows_of_sweep(self, sweep: str) -> list[Row]:
+        return self._rows(f"WHERE sweep = ? {_ORDER}", sweep)
+
+    def rows_of(self, ids: Iterable[str]) -> list[Row]:
+        """Return the rows of these ids that are stored, in their order."""
+        return [row for identifier in ids for row in self._rows("WHERE id = ?", identifier)]
 
     def rows_of_cells(self, rows: Iterable[Row]) -> list[Row]:
         """Return every repeat of the cells that these rows belong to: a run is one process of its cell."""
@@ -204,14 +215,11 @@ class Store:
     def load(self, rows: Iterable[Row]) -> list[AnyRun]:
         """Return the runs of these rows, in that order."""
         loaded: list[AnyRun] = []
-        with self._explained():
-            for row in rows:
-                if (fresh := _in_folder(row)) is not None:
-                    loaded.append(fresh)
-                    continue
+        for row in rows:
+            with self._explained():
                 found = self._connection.execute("SELECT body FROM runs WHERE id = ?", (row.id,)).fetchone()
-                if found is not None:
-                    loaded.append(self._decode(row.id, row.kind, found[0], row.path))
+            if found is not None:  # else another process has deleted it meanwhile
+                loaded.append(self._run(row, found[0]))
         return loaded
 
     def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[AnyRun]:
@@ -222,27 +230,35 @@ class Store:
 
     def sweep(self, query: str) -> Sweep:
         """Return a sweep by its id, by the beginning of it, or `last`."""
-        where, values = (
-            ("", ()) if query == "last" else ("WHERE id >= ? AND id < ?", (query.lower(), query.lower() + "~"))
-        )
+        where, values = ("", ()) if query == "last" else ("WHERE id >= ? AND id < ?", _range(query))
         with self._explained():
             found = self._connection.execute(
-                f"SELECT body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2", values
+                f"SELECT id, body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2", values
             ).fetchall()
         if not found:
             what = "There is no sweep yet" if query == "last" else f"There is no sweep {query!r}"
             raise UsageError(f"{what} in {self.path}.", hint=LIST_THEM)
         if query != "last" and len(found) > 1:
             raise UsageError(f"Several sweeps begin with {query!r}.", hint="Give more of its characters.")
-        return msgspec.json.decode(found[0][0], type=Sweep)
+        identifier, body = found[0]
+        try:
+            return msgspec.json.decode(body, type=Sweep)
+        except UNREADABLE as error:
+            raise FormatError(f"Sweep {identifier} of {self.path} is damaged: {error}.", hint=LIST_THEM) from error
 
-    def _decode(self, identifier: str, kind: str, body: bytes | None, folder: Path | None = None) -> AnyRun:
+    def _run(self, row: Row, body: bytes | None) -> AnyRun:
+        # A training that runs, or whose command was killed, is further on in its folder than in the store.
+        if body is None or row.ending in UNFINISHED:
+            run = _in_folder(row)
+            if run is not None:
+                return run
         if body is None:
             raise UsageError(
-                f"The folder of training {identifier} is gone: {folder}.",
-                hint=f"Take it off the list: metalmark runs delete {identifier} --yes",
+                f"The folder of training {row.id} is gone: {row.path}.",
+                hint=f"Take it off the list: metalmark runs delete {row.id} --yes",
             )
-        return decode_as(body, TYPES[kind], source=f"run {identifier} of {self.path}")
+        source = f"run {row.id} of {self.path}"
+        return decode_as(body, type_of(row.kind, source=source), source=source)
 
     def _rows(self, rest: str, *values: object) -> list[Row]:
         with self._explained():
@@ -290,9 +306,10 @@ class Store:
     def _recognised(self, connection: sqlite3.Connection, writable: bool) -> sqlite3.Connection:
         """Take a store of this version, bring an older one up to date, make an empty file one; refuse anything else
         untouched."""
+        # In this order: another process may make the file a store in between.
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == 0 and tables == 0:
             return _created(connection)
         if application != schema.APPLICATION_ID:
@@ -304,28 +321,30 @@ class Store:
                 f"The store {self.path} has version {version}; this Metalmark knows up to {schema.VERSION}.",
                 hint=f"A newer Metalmark wrote it: pip install --upgrade metalmark, or: {ELSEWHERE}",
             )
+        if version < 1:
+            raise StoreError(
+                f"The store {self.path} has version {version}, which never existed.",
+                hint=f"It was left as it is. {ELSEWHERE}",
+            )
         if version < schema.VERSION and not writable:
             copy = sqlite3.connect(":memory:", isolation_level=None)
-            connection.backup(copy)
+            try:
+                connection.backup(copy)
+                schema.migrate(copy)
+            except BaseException:
+                copy.close()
+                raise
             connection.close()
-            connection = copy
-        else:
-            _make_durable(connection)
+            return copy
+        _make_durable(connection)
         if version < schema.VERSION:
             schema.migrate(connection)
         return connection
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._explained():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._explained(), schema.writing(self._connection):
+            yield self._connection
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -366,14 +385,10 @@ def check_name(name: str) -> str:
 
 
 def _in_folder(row: Row) -> TrainingRun | None:
-    """A training that runs, or whose command was killed, is further on in its folder than in the store."""
-    if row.kind != RunKind.TRAINING or row.ending != Ending.RUNNING or row.path is None:
+    """Return the training as its folder has it; None where that is gone, or holds another one."""
+    if row.path is None or not os.path.isfile(row.path / RECORD):
         return None
-    from metalmark.training.job import RECORD, read_record
-
-    if not (row.path / RECORD).is_file():
-        return None
-    run = read_record(row.path)
+    run = read_training(row.path)
     return run if run.id == row.id else None
 
 
@@ -393,6 +408,12 @@ def _make_durable(connection: sqlite3.Connection) -> None:
 
 def _marks(values: Sequence[str]) -> str:
     return ", ".join("?" * len(values))
+
+
+def _range(beginning: str) -> tuple[str, str]:
+    """Return the range of ids that begin so, which an index serves; an empty one for what is in no id."""
+    is_part = beginning.isalnum() and beginning.isascii()
+    return (beginning.lower(), beginning.lower() + "~") if is_part else ("", "")
 
 
 def _make_folder(path: Path) -> None:
