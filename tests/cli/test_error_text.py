@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from metalmark.cli.recognising import answer
 from metalmark.doctor import recognise as recognising
-from metalmark.doctor.recognise import KNOWN, recognise
+from metalmark.doctor.recognise import known_errors, recognise
 from metalmark.errors import UsageError
 from metalmark.report.text.doctor_page import MOST_ERRORS, error_page, last_error
 from tests.doctor.error_samples import HEALTHY, SAMPLES
@@ -61,7 +61,7 @@ def test_a_terminal_as_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_nothing_known_says_so_and_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer("Traceback\nzoo.AnimalError: the lion is loose in /home/keeper/cage.py\n") == 1
     out = capsys.readouterr().out
-    assert f"none of the {len(KNOWN)} errors" in out
+    assert f"none of the {len(known_errors())} errors" in out
     assert "zoo.AnimalError: the lion is loose in cage.py" in out
     assert "metalmark doctor" in out
     assert answer(HEALTHY, as_json=True) == 1

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.doctor.recognise import HEAD_CHARS, KNOWN, TAIL_CHARS, legible, recognise
+from metalmark.doctor.recognise import HEAD_CHARS, TAIL_CHARS, known_errors, legible, recognise
 from metalmark.scrub import printable
 from tests.doctor.error_samples import HEALTHY, SAMPLES
 
+KNOWN = known_errors()
 NAMES = [error.name for error in KNOWN]
 
 

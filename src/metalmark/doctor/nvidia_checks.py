@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from metalmark.backends.base import Probe
 from metalmark.doctor.check import Finding, check, error, note, warning
-from metalmark.doctor.known.cuda import INSTALL_TORCH
 from metalmark.doctor.scene import Scene, release
 
+INSTALL_TORCH = "https://pytorch.org/get-started/locally/"
 COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """The first driver that runs a major version of CUDA."""
@@ -33,7 +33,7 @@ def cuda_of(scene: Scene, framework: str) -> int | None:
 @check(
     "cpu-only-build",
     "A CPU-only build of a framework beside an NVIDIA GPU, or a GPU hidden by a variable",
-    "https://pytorch.org/get-started/locally/",
+    INSTALL_TORCH,
     "https://www.tensorflow.org/install/pip",
     "https://docs.jax.dev/en/latest/installation.html",
 )

@@ -8,32 +8,62 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
-from typing import BinaryIO
+from enum import IntEnum
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import msgspec
 from msgspec import Struct
 
-from metalmark.doctor.known import KnownError, Weight, cuda, host, metal
 from metalmark.errors import UsageError
 from metalmark.scrub import scrub
 
-KNOWN: tuple[KnownError, ...] = (*metal.ERRORS, *cuda.ERRORS, *host.ERRORS)
-"""Every error that `metalmark doctor --for` recognises."""
-
-STDIN = "-"
-_CHUNK_BYTES = 1 << 16
-_MOST_BYTES = 256 << 20
-"""Of a stream: one that never ends is left there."""
-_ENDINGS = (".txt", ".log", ".out", ".err")
-_HINT = 'Give the text itself in quotes, a file that holds it, or - for standard input: metalmark doctor --for "..."'
+KNOWN_ERRORS = Path(__file__).with_name("known_errors.toml")
 HEAD_CHARS = 64 * 1024
 TAIL_CHARS = 256 * 1024
-"""Of a longer text the middle is left out: an error is where it began or where it ended."""
+"""The middle of a longer text is left out: an error is where it began or where it ended."""
 LINE_CHARS = 2000
 EVIDENCE_CHARS = 240
 
+_STDIN = "-"
+_CHUNK_BYTES = 1 << 16
+_MOST_BYTES = 256 << 20
+"""A stream is read no further than this: it may never end."""
+_ENDINGS = (".txt", ".log", ".out", ".err")
+_HINT = 'Give the text itself in quotes, a file that holds it, or - for standard input: metalmark doctor --for "..."'
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# Typographic quotes come with text from chats and word processors.
+_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " "})
+
+
+class Weight(IntEnum):
+    """How likely an error is the cause of what the user sees: the first is shown first."""
+
+    CAUSE = 0
+    CONSEQUENCE = 1
+    """It follows from something else, which may be in the same text."""
+    REMARK = 2
+    """A warning that healthy runs print too."""
+
+
+class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
+    """One entry of `known_errors.toml`, whose first lines describe the fields."""
+
+    name: str
+    patterns: tuple[str, ...]
+    happened: str
+    change: str
+    fix: tuple[str, ...] = ()
+    source: str
+    weight: Weight = Weight.CAUSE
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        return re.compile("|".join(self.patterns).replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE)
 
 
 class Match(Struct, frozen=True, kw_only=True):
@@ -41,7 +71,7 @@ class Match(Struct, frozen=True, kw_only=True):
 
     name: str
     evidence: str
-    """The line that gave it away, paths and names cut out."""
+    """The line that shows it, with paths and names removed."""
     line: int
     """Its number, from 1, in the text as it was searched."""
     happened: str
@@ -51,34 +81,67 @@ class Match(Struct, frozen=True, kw_only=True):
     weight: Weight
 
 
-def recognise(text: str, known: Sequence[KnownError] = KNOWN) -> list[Match]:
-    """Causes before what follows from them; of equals the one that came first, since the later may follow from it."""
+@cache
+def known_errors() -> tuple[KnownError, ...]:
+    return tuple(map(_known_error, tomllib.loads(KNOWN_ERRORS.read_text(encoding="utf-8"))["errors"]))
+
+
+def recognise(text: str, known: Sequence[KnownError] | None = None) -> list[Match]:
+    """Return causes before what follows from them; of equals the first in the text, since a later one may follow."""
     clean = legible(text)
-    found: list[Match] = []
-    for error in known:
+    matches: list[Match] = []
+    for error in known_errors() if known is None else known:
         match = error.expression.search(clean)
         if match is not None:
-            found.append(_match(error, clean, match))
-    return sorted(found, key=lambda match: (match.weight, match.line))
+            matches.append(_match(error, clean, match))
+    return sorted(matches, key=lambda match: (match.weight, match.line))
 
 
 def legible(text: str) -> str:
-    """Without colours and control characters, and no longer than can be searched in a moment."""
+    """Return the text without colours and control characters, and no longer than can be searched in a moment."""
     if len(text) > HEAD_CHARS + TAIL_CHARS:
         text = f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
-    text = _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
-    # Typographic quotes come with text from chats and word processors.
-    text = text.translate(_QUOTES)
-    return "\n".join(_short(line) for line in text.split("\n"))
-
-
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " "})
-
-
-def _short(line: str) -> str:
-    """The beginning and the end: a progress bar's thousand updates are one line."""
+    text = _CONTROL.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))).translate(_QUOTES)
+    # The beginning and the end of a long line: a progress bar's thousand updates are one line.
     half = LINE_CHARS // 2
-    return line if len(line) <= LINE_CHARS else f"{line[:half]} {line[-half:]}"
+    return "\n".join(line if len(line) <= LINE_CHARS else f"{line[:half]} {line[-half:]}" for line in text.split("\n"))
+
+
+def read_error(source: str | None) -> str:
+    """Return the text of an error; None stands for standard input too."""
+    if source is None or source == _STDIN:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError("Standard input is a terminal, so there is no error's text on it.", hint=_HINT)
+        text = _read(sys.stdin.buffer)
+    elif os.path.isdir(source):
+        raise UsageError(f"{source} is a folder, not an error's text.", hint=_HINT)
+    elif os.path.exists(source):
+        try:
+            with open(source, "rb") as file:
+                text = _read(file)
+        except OSError as error:
+            raise UsageError(f"{source} can't be read: {error.strerror}.", hint=_HINT) from error
+    elif source.split() == [source] and ("/" in source or source.endswith(_ENDINGS)):
+        # It was meant as a file, and reading it as an error's text would answer another question.
+        raise UsageError(f"There is no file {source}.", hint=_HINT)
+    else:
+        text = source
+    if not text.strip():
+        raise UsageError("The error's text is empty.", hint=_HINT)
+    return text
+
+
+def decode(data: bytes) -> str:
+    """Decode UTF-16, which Windows' PowerShell writes into its logs; all else is read as UTF-8, whatever is in it."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8", "replace")
+
+
+def _known_error(entry: dict[str, Any]) -> KnownError:
+    prose = {field: " ".join(entry[field].split()) for field in ("happened", "change")}
+    weight = Weight[entry.get("weight", Weight.CAUSE.name).upper()]
+    return msgspec.convert({**entry, **prose, "weight": weight}, KnownError)
 
 
 def _match(error: KnownError, text: str, match: re.Match[str]) -> Match:
@@ -101,36 +164,8 @@ def _match(error: KnownError, text: str, match: re.Match[str]) -> Match:
     )
 
 
-def read_error(source: str | None) -> str:
-    """None is standard input too."""
-    if source is None or source == STDIN:
-        if sys.stdin is None or sys.stdin.isatty():
-            raise UsageError("Standard input is a terminal, so there is no error's text on it.", hint=_HINT)
-        text = _read(sys.stdin.buffer)
-    elif os.path.isdir(source):
-        raise UsageError(f"{source} is a folder, not an error's text.", hint=_HINT)
-    elif os.path.exists(source):
-        try:
-            with open(source, "rb") as file:
-                text = _read(file)
-        except OSError as error:
-            raise UsageError(f"{source} can't be read: {error.strerror}.", hint=_HINT) from error
-    elif _is_file_name(source):
-        raise UsageError(f"There is no file {source}.", hint=_HINT)
-    else:
-        text = source
-    if not text.strip():
-        raise UsageError("The error's text is empty.", hint=_HINT)
-    return text
-
-
-def _is_file_name(source: str) -> bool:
-    """One word like this was meant as a file, and reading it as an error's text would answer another question."""
-    return source.split() == [source] and ("/" in source or source.endswith(_ENDINGS))
-
-
 def _read(stream: BinaryIO) -> str:
-    """The beginning and the end; what lies between is read over."""
+    """Return the beginning and the end of a stream; what lies between is read and dropped."""
     head = stream.read(HEAD_CHARS) or b""
     tail, seen = bytearray(), len(head)
     while seen < _MOST_BYTES:
@@ -142,10 +177,3 @@ def _read(stream: BinaryIO) -> str:
         if len(tail) > 2 * TAIL_CHARS:
             del tail[:-TAIL_CHARS]
     return decode(head + bytes(tail[-TAIL_CHARS:]))
-
-
-def decode(data: bytes) -> str:
-    """Windows' PowerShell writes UTF-16 into its logs; all else is read as UTF-8, whatever is in it."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8", "replace")
