@@ -55,7 +55,7 @@ my_net = Workload(
     name="my-net",
     title="A small perceptron of my own",
     params=(
-        Param("batch_size", 32, "samples in a step", minimum=1),
+        Param("batch_size", 32, "samples per step", minimum=1),
         Param("hidden", 256, "width of the hidden layer", minimum=1),
     ),
     build={"torch": on_torch, "keras": on_keras},

@@ -35,8 +35,8 @@ print("same")
 
 FALLING = """
 import torch
-from metalmark.workloads.mobilenet_cifar10.on_torch import _decaying_adam
-from metalmark.workloads.mobilenet_cifar10 import DECAY_RATE, LEARNING_RATE
+from metalmark.workloads.mobilenet_v2.on_torch import _decaying_adam
+from metalmark.workloads.mobilenet_v2 import DECAY_RATE, LEARNING_RATE
 weight = torch.nn.Parameter(torch.ones(3))
 optimizer = _decaying_adam(10, iter([weight]))
 for _ in range(10):

@@ -90,7 +90,7 @@ net = Workload(
     name="net",
     title="a small network with dropout",
     params=(
-        Param("batch_size", 8, "samples in a step", minimum=1),
+        Param("batch_size", 8, "samples per step", minimum=1),
         Param("inputs", 784, "values of an image", minimum=1),
         Param("nan_at", 0, "the step whose loss is NaN", minimum=0),
     ),

@@ -12,8 +12,7 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
 from metalmark.runner.launch import run_cell
-from metalmark.workloads.bert import LABELS, make_batch
-from metalmark.workloads.bert.shape import MAX_POSITIONS, SHAPES, TYPES, Shape
+from metalmark.workloads.bert import LABELS, MAX_POSITIONS, SHAPES, TYPES, Shape, make_batch
 from metalmark.workloads.catalog import load
 
 SMALL = {"batch_size": 4, "seq_len": 12, "size": "tiny", "attention": "sdpa"}

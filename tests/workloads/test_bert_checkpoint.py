@@ -17,8 +17,8 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
-from metalmark.workloads.bert import checkpoint, shape_of
-from metalmark.workloads.bert.shape import Shape
+from metalmark.workloads import bert
+from metalmark.workloads.bert import Shape, shape_of
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 SHAPE = Shape(layers=2, hidden=24, heads=3, inner=40, vocabulary=50)
@@ -42,7 +42,7 @@ def write(folder: Path, *, prefix: str = "bert.", **changes: object) -> Path:
     rng = np.random.default_rng(0)
     arrays = {
         f"{prefix}{name}".replace("LayerNorm.weight", "LayerNorm.gamma"): rng.normal(0, 0.3, shape).astype(np.float32)
-        for name, shape in checkpoint.shapes(SHAPE).items()
+        for name, shape in bert.shapes(SHAPE).items()
     }
     save_file({**arrays, "cls.predictions.bias": np.zeros(50, np.float32)}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
@@ -138,9 +138,8 @@ def test_a_config_that_does_not_fit_is_named(changes: dict[str, object], message
 
 def test_arrays_of_another_shape_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path, intermediate_size=41)
-    shape = shape_of({"size": "base", "weights": str(folder)})
     with pytest.raises(WeightsError, match=r"encoder\.layer\.0\.intermediate\.dense\.weight has the shape \(40, 24\)"):
-        checkpoint.arrays(str(folder), shape)
+        bert.arrays({"size": "base", "weights": str(folder)})
 
 
 def test_a_missing_config_and_an_empty_folder_say_what_to_do(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from metalmark.model.plan import Budget, Settings
 from metalmark.runner.launch import run_cell
 from metalmark.workloads import mobilenet_v2, resnet50, vgg16, vision
 from metalmark.workloads.catalog import load
-from metalmark.workloads.mobilenet_cifar10 import decay_steps
 from tests.workloads.vision_checks import WORKLOADS, parameters, plan, sizes
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +141,7 @@ def test_batches_are_normalised_images() -> None:
 
 
 def test_the_rate_decays_by_steps_not_samples() -> None:
-    assert decay_steps({"batch_size": 64}) == 782
+    assert mobilenet_v2.decay_steps({"batch_size": 64}) == 782
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from metalmark.errors import UsageError
 from metalmark.model.workload import Workload
 
 BUILT_IN: dict[str, str] = {
-    "mnist-mlp": "metalmark.workloads.mnist_mlp:WORKLOAD",
+    "mnist-mlp": "metalmark.workloads.perceptron:mnist_mlp",
     "conv256": "metalmark.workloads.conv256:WORKLOAD",
     "bert": "metalmark.workloads.bert:WORKLOAD",
-    "resnet50-transfer": "metalmark.workloads.resnet50_transfer:WORKLOAD",
-    "mobilenet-cifar10": "metalmark.workloads.mobilenet_cifar10:WORKLOAD",
-    "vgg16-flowers": "metalmark.workloads.vgg16_flowers:WORKLOAD",
-    "input-pipeline": "metalmark.workloads.input_pipeline:WORKLOAD",
+    "resnet50-transfer": "metalmark.workloads.resnet50:WORKLOAD",
+    "mobilenet-cifar10": "metalmark.workloads.mobilenet_v2:WORKLOAD",
+    "vgg16-flowers": "metalmark.workloads.vgg16:WORKLOAD",
+    "input-pipeline": "metalmark.workloads.perceptron:input_pipeline",
     "ceiling-matmul": "metalmark.workloads.ceiling:matmul",
     "ceiling-copy": "metalmark.workloads.ceiling:copy",
     "fake": "metalmark.workloads.fake:WORKLOAD",

@@ -9,13 +9,18 @@ from keras import layers, ops
 
 from metalmark.errors import UnsupportedError
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
-from metalmark.workloads.bert.checkpoint import arrays
-from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES, Shape
-from metalmark.workloads.weights import NONE
-
-INITIAL = 0.02
-"""The standard deviation BERT's weights begin with."""
+from metalmark.workloads.bert import (
+    DROPOUT,
+    INITIAL,
+    LABELS,
+    LEARNING_RATE,
+    MAX_POSITIONS,
+    NORM_EPSILON,
+    TYPES,
+    Shape,
+    arrays,
+    shape_of,
+)
 
 
 def build(params: Params) -> Recipe:
@@ -31,8 +36,8 @@ def build(params: Params) -> Recipe:
     # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
     logits = layers.Dense(LABELS, dtype="float32", kernel_initializer=_initial())(first)
     model = keras.Model(tokens, logits)
-    if (word := weights_of(params)) != NONE:
-        _fill(model, arrays(word, shape))
+    if (found := arrays(params)) is not None:
+        _fill(model, found)
     return Recipe(
         model=model,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

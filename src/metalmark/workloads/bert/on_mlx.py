@@ -9,10 +9,18 @@ from mlx import nn, optimizers
 
 from metalmark.errors import UnsupportedError
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
-from metalmark.workloads.bert.checkpoint import arrays
-from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES, Shape
-from metalmark.workloads.weights import NONE
+from metalmark.workloads.bert import (
+    DROPOUT,
+    INITIAL,
+    LABELS,
+    LEARNING_RATE,
+    MAX_POSITIONS,
+    NORM_EPSILON,
+    TYPES,
+    Shape,
+    arrays,
+    shape_of,
+)
 
 NAMES = {
     "embeddings.word_embeddings": "words",
@@ -29,8 +37,6 @@ NAMES = {
     "pooler.dense": "pooler",
 }
 """The hub's names as those of the modules below; longer ones stand before what they contain."""
-INITIAL = 0.02
-"""The standard deviation BERT's weights begin with."""
 
 
 def build(params: Params) -> Recipe:
@@ -39,10 +45,10 @@ def build(params: Params) -> Recipe:
     shape = shape_of(params)
     model = Bert(shape)
     _begin_small(model)
-    if (word := weights_of(params)) != NONE:
-        found = [(_renamed(name), mx.array(array)) for name, array in arrays(word, shape).items()]
+    if (found := arrays(params)) is not None:
+        renamed = [(_renamed(name), mx.array(array)) for name, array in found.items()]
         # Not strict: the classifier is not among them, and `arrays` has seen to the rest.
-        model.load_weights(found, strict=False)
+        model.load_weights(renamed, strict=False)
     return Recipe(
         model=model,
         loss=partial(nn.losses.cross_entropy, reduction="mean"),

@@ -7,10 +7,16 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.bert import DROPOUT, LABELS, LEARNING_RATE, NORM_EPSILON, shape_of, weights_of
-from metalmark.workloads.bert.checkpoint import arrays
-from metalmark.workloads.bert.shape import MAX_POSITIONS, TYPES
-from metalmark.workloads.weights import NONE
+from metalmark.workloads.bert import (
+    DROPOUT,
+    LABELS,
+    LEARNING_RATE,
+    MAX_POSITIONS,
+    NORM_EPSILON,
+    TYPES,
+    arrays,
+    shape_of,
+)
 
 
 class Logits(nn.Module):
@@ -47,8 +53,8 @@ def build(params: Params) -> Recipe:
         attn_implementation=params["attention"],
     )
     model = BertForSequenceClassification(config)
-    if (word := weights_of(params)) != NONE:
-        state = {name: torch.from_numpy(array) for name, array in arrays(word, shape).items()}
+    if (found := arrays(params)) is not None:
+        state = {name: torch.from_numpy(array) for name, array in found.items()}
         model.bert.load_state_dict(state)
     return Recipe(
         model=Logits(model),

@@ -1,4 +1,4 @@
-"""What a device can do at most, as two workloads: a chain of matrix products, and a copy.
+"""ceiling-matmul and ceiling-copy: the most a device can do, as a chain of matrix products and a copy.
 
 They run through the same worker, clock and proof as everything else, so that a share of the ceiling compares like with
 like.
@@ -10,10 +10,11 @@ import numpy as np
 
 from metalmark.model.plan import Mode
 from metalmark.model.workload import Batch, Param, Params, Workload
+from metalmark.workloads import builders
 
 MATMUL, COPY = "ceiling-matmul", "ceiling-copy"
 PRODUCTS = 8
-"""In one step: what is cast or launched once is small against them."""
+"""Products per step: so many that what is cast or launched once is small against them."""
 MEGA = 1_000_000
 FLOAT_BYTES = 4
 SCALE = 1.5
@@ -33,34 +34,30 @@ def matmul_flops(params: Params) -> float:
 
 
 def copied_bytes(params: Params) -> float:
-    """Each number is read once and written once."""
+    """Return the bytes of a step: each number is read once and written once."""
     return 2.0 * FLOAT_BYTES * int(params["megafloats"]) * MEGA
-
-
-def _build(name: str) -> dict[str, str]:
-    return {family: f"metalmark.workloads.ceiling.on_{family}:{name}" for family in ("torch", "keras", "mlx")}
 
 
 matmul = Workload(
     name=MATMUL,
-    title="a chain of square matrix products: the most arithmetic a second",
+    title="a chain of square matrix products: the most arithmetic per second",
     params=(
         Param("batch_size", 768, "rows", minimum=1),
         Param("width", 768, "columns", minimum=1),
     ),
-    build=_build("matmul"),
+    build=builders(__name__, "matmul"),
     batch=matmul_batch,
     flops=matmul_flops,
     modes=(Mode.INFERENCE,),
 )
 copy = Workload(
     name=COPY,
-    title="one large array read and written: the most bytes a second",
+    title="one large array read and written: the most bytes per second",
     params=(
         Param("batch_size", 1, "arrays", minimum=1, maximum=1),
         Param("megafloats", 16, "millions of numbers", minimum=1),
     ),
-    build=_build("copy"),
+    build=builders(__name__, "copy"),
     batch=copy_batch,
     modes=(Mode.INFERENCE,),
 )

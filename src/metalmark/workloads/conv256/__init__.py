@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from metalmark.model.workload import Batch, Param, Params, Workload
+from metalmark.workloads import builders
 
 FILTERS, KERNEL, CHANNELS, CLASSES = 32, 3, 3, 10
 LEARNING_RATE = 1e-5
 
 
 def pooled(params: Params) -> int:
-    """The side of the image after a valid convolution and a pool of two."""
+    """Return the side of the image after a valid convolution and a pool of two."""
     return (int(params["pixels"]) - KERNEL + 1) // 2
 
 
@@ -33,14 +34,10 @@ WORKLOAD = Workload(
     name="conv256",
     title="Conv 32 3x3, pool, Dense 10 on 256x256x3 images",
     params=(
-        Param("batch_size", 32, "samples in a step", minimum=1),
+        Param("batch_size", 32, "samples per step", minimum=1),
         Param("pixels", 256, "side of the square image", minimum=8),
     ),
-    build={
-        "torch": "metalmark.workloads.conv256.on_torch:build",
-        "keras": "metalmark.workloads.conv256.on_keras:build",
-        "mlx": "metalmark.workloads.conv256.on_mlx:build",
-    },
+    build=builders(__name__),
     batch=make_batch,
     flops=forward_flops,
     # The image needs no gradient, and the convolution on it is nearly all of the work.

@@ -1,18 +1,29 @@
-"""MobileNetV2 (width 1.0) without its top, as torchvision has it: BatchNorm's epsilon is 1e-5, padding is the same on
-both sides. keras.applications has 1e-3, and on a stride of 2 pads right and below only; the counts are the same."""
+"""mobilenet-cifar10: a frozen MobileNetV2 without its top, global average pool, dropout and a dense layer; Adam.
+
+The network (width 1.0) is torchvision's: BatchNorm's epsilon is 1e-5, padding is the same on both sides.
+keras.applications has 1e-3, and on a stride of 2 pads right and below only; the counts are the same.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from metalmark.workloads.vision.backbone import Backbone, Conv
+from metalmark.model.workload import Params
+from metalmark.workloads import builders, weights
+from metalmark.workloads.vision import CENTRED, IMAGENET, Backbone, Conv, Normalisation, transfer_workload
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Expansion, outputs, blocks and the first block's stride."""
 STEM = Conv(name="features.0.0", norm="features.0.1", inputs=3, outputs=32, kernel=3, stride=2)
 TOP = Conv(name="features.18.0", norm="features.18.1", inputs=320, outputs=1280)
+CLASSES = 10
+DROPOUT = 0.4
+LEARNING_RATE = 5e-4
+DECAY_RATE = 0.96
+TRAINING_IMAGES = 50_000
 
 _HUB_STEM = re.compile(
     r"^(?:mobilenet_v2\.)?conv_stem\.(first_conv|conv_3x3|reduce_1x1)\.(convolution|normalization)\.(.+)$"
@@ -26,7 +37,7 @@ _HUB_TOP = re.compile(r"^(?:mobilenet_v2\.)?conv_1x1\.(convolution|normalization
 @dataclass(frozen=True, kw_only=True)
 class Block:
     convs: tuple[Conv, ...]
-    """Expansion (but for the first block), depthwise, projection."""
+    """Expansion (except in the first block), depthwise, projection."""
     adds: bool
     """Whether its input is added to its output."""
 
@@ -68,7 +79,7 @@ def sized(pixels: int) -> Iterator[tuple[Conv, int]]:
 
 
 def rename(name: str) -> str:
-    """The names of the hub's (transformers') MobileNetV2 as torchvision's."""
+    """Turn a name of the hub's (transformers') MobileNetV2 into torchvision's."""
     if match := _HUB_STEM.match(name):
         layer, kind, part = match.groups()
         places = {
@@ -88,3 +99,27 @@ def rename(name: str) -> str:
 
 
 BACKBONE = Backbone(name="mobilenet_v2", channels=TOP.outputs, sized=sized, rename=rename)
+
+
+def decay_steps(params: Params) -> int:
+    """Return the steps of an epoch, after which the rate falls. As published it fell once in 50,000 *steps*, which no
+    run reached."""
+    return math.ceil(TRAINING_IMAGES / int(params["batch_size"]))
+
+
+def normalisation(params: Params) -> Normalisation:
+    """MobileNetV2's own is [-1, 1]; torchvision trained the weights it publishes on ImageNet's mean and deviation."""
+    return IMAGENET if params["weights"] == weights.IMAGENET else CENTRED
+
+
+WORKLOAD = transfer_workload(
+    name="mobilenet-cifar10",
+    title="MobileNetV2, frozen, + global average pool, dropout 0.4, Dense 10 on 128x128x3 images",
+    backbone=BACKBONE,
+    head=lambda _: (BACKBONE.channels, CLASSES),
+    batch_size=64,
+    pixels=128,
+    normalisation=normalisation,
+    datasets=("cifar-10",),
+    build=builders(__name__),
+)

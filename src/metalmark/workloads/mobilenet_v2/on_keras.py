@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 from keras import layers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.mobilenet_v2 import BACKBONE, STEM, TOP, Block, blocks
-from metalmark.workloads.vision.backbone import Conv
-from metalmark.workloads.vision.on_keras import convolve, filled, images
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.mobilenet_v2 import (
+    BACKBONE,
+    CLASSES,
+    DECAY_RATE,
+    DROPOUT,
+    LEARNING_RATE,
+    STEM,
+    TOP,
+    Block,
+    blocks,
+    decay_steps,
+)
+from metalmark.workloads.vision import Conv
+from metalmark.workloads.vision.on_keras import classes, convolve, filled, images, transfer_recipe
 
 
 def backbone(params: Params) -> Any:
@@ -30,3 +42,9 @@ def _inverted_residual(features: Any, block: Block) -> Any:
 
 def _activated(features: Any, spec: Conv) -> Any:
     return layers.ReLU(max_value=6.0)(convolve(features, spec))
+
+
+def build(params: Params) -> Recipe:
+    head = [layers.GlobalAveragePooling2D(), layers.Dropout(DROPOUT), classes(CLASSES)]
+    rate = keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, decay_steps(params), DECAY_RATE)
+    return transfer_recipe(backbone(params), head, params, partial(keras.optimizers.Adam, rate))

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from mlx import nn
+from mlx import nn, optimizers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.mobilenet_v2 import BACKBONE, STEM, TOP, Block, blocks
-from metalmark.workloads.vision.backbone import Conv
-from metalmark.workloads.vision.on_mlx import conv, filled, norm
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.mobilenet_v2 import (
+    BACKBONE,
+    CLASSES,
+    DECAY_RATE,
+    DROPOUT,
+    LEARNING_RATE,
+    STEM,
+    TOP,
+    Block,
+    blocks,
+    decay_steps,
+)
+from metalmark.workloads.vision import Conv
+from metalmark.workloads.vision.on_mlx import average, conv, filled, norm, transfer_recipe
 
 
 class InvertedResidual(nn.Module):
@@ -52,3 +64,9 @@ def _pair(spec: Conv) -> list[Any]:
 def _activated(features: Any, pair: list[Any]) -> Any:
     convolution, normalisation = pair
     return nn.relu6(normalisation(convolution(features)))
+
+
+def build(params: Params) -> Recipe:
+    head = [average, nn.Dropout(DROPOUT), nn.Linear(BACKBONE.channels, CLASSES)]
+    rate = optimizers.exponential_decay(LEARNING_RATE, DECAY_RATE ** (1 / decay_steps(params)))
+    return transfer_recipe(backbone(params), head, params, partial(optimizers.Adam, rate, bias_correction=True))

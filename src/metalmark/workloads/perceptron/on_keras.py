@@ -5,20 +5,19 @@ from functools import partial
 import keras
 from keras import layers
 
-from metalmark.model.workload import Recipe
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
 
 
-def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:
-    model = keras.Sequential(
-        [
-            keras.Input((inputs,)),
-            layers.Dense(hidden, activation="relu"),
-            # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
-            layers.Dense(classes, dtype="float32"),
-        ]
-    )
+def build(perceptron: Perceptron, _: Params) -> Recipe:
+    hidden = layers.Dense(perceptron.hidden, activation="relu")
+    # Logits in float32 whatever the policy, as Keras advises: half precision would spoil the loss.
+    logits = layers.Dense(CLASSES, dtype="float32")
     return Recipe(
-        model=model,
+        model=keras.Sequential([keras.Input((perceptron.inputs,)), hidden, logits]),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=partial(keras.optimizers.Adam, learning_rate),
+        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
     )
+
+
+mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

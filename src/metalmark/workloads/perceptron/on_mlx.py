@@ -4,13 +4,17 @@ from functools import partial
 
 from mlx import nn, optimizers
 
-from metalmark.model.workload import Recipe
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
 
 
-def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:
-    model = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+def build(perceptron: Perceptron, _: Params) -> Recipe:
+    inputs, hidden = perceptron.inputs, perceptron.hidden
     return Recipe(
-        model=model,
+        model=nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES)),
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=partial(optimizers.Adam, learning_rate, bias_correction=True),
+        optimizer=partial(optimizers.Adam, LEARNING_RATE, bias_correction=True),
     )
+
+
+mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

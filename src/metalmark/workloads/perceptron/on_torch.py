@@ -5,9 +5,17 @@ from functools import partial
 import torch
 from torch import nn
 
-from metalmark.model.workload import Recipe
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
 
 
-def perceptron(inputs: int, hidden: int, classes: int, *, learning_rate: float) -> Recipe:
-    model = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
-    return Recipe(model=model, loss=nn.CrossEntropyLoss(), optimizer=partial(torch.optim.Adam, lr=learning_rate))
+def build(perceptron: Perceptron, _: Params) -> Recipe:
+    inputs, hidden = perceptron.inputs, perceptron.hidden
+    return Recipe(
+        model=nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES)),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
+    )
+
+
+mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

@@ -1,5 +1,6 @@
-"""ResNet50 without its top, as torchvision has it: a block's stride is on its 3x3 convolution ("v1.5").
+"""resnet50-transfer: a frozen ResNet50 without its top, global average pool and a dense layer; Adam.
 
+The network is torchvision's: a block's stride is on its 3x3 convolution ("v1.5").
 keras.applications puts it on the first 1x1 instead, and gives every convolution a bias that the BatchNorm after it
 takes away again. The weights that can be had for other frameworks than Keras are for this form.
 """
@@ -10,7 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from metalmark.workloads.vision.backbone import Backbone, Conv
+from metalmark.model.workload import Params
+from metalmark.workloads import builders
+from metalmark.workloads.vision import Backbone, Conv, is_frozen, transfer_workload
 
 STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """Width, blocks and the first block's stride of layer1 to layer4."""
@@ -19,6 +22,7 @@ BRANCH_SCALE = 0.2
 """Of each branch's last BatchNorm when untrained: at 1, sixteen sums would double the signal sixteen times."""
 STEM = Conv(name="conv1", norm="bn1", inputs=3, outputs=64, kernel=7, stride=2)
 POOL_KERNEL, POOL_STRIDE = 3, 2
+CLASSES = 10
 
 _HUB_STEM = re.compile(r"^(?:resnet\.)?embedder\.embedder\.(convolution|normalization)\.(.+)$")
 _HUB_BRANCH = re.compile(
@@ -84,7 +88,7 @@ def sized(pixels: int) -> Iterator[tuple[Conv, int]]:
 
 
 def rename(name: str) -> str:
-    """The names of the hub's (transformers') ResNet as torchvision's."""
+    """Turn a name of the hub's (transformers') ResNet into torchvision's."""
     if match := _HUB_STEM.match(name):
         kind, part = match.groups()
         return f"{'conv1' if kind == 'convolution' else 'bn1'}.{part}"
@@ -98,3 +102,19 @@ def rename(name: str) -> str:
 
 
 BACKBONE = Backbone(name="resnet50", channels=STAGES[-1][0] * EXPANSION, sized=sized, rename=rename)
+
+
+def learning_rate(params: Params) -> float:
+    """Keras' default, as published; a tenth of it where the whole network is trained, as is usual there."""
+    return 1e-3 if is_frozen(params) else 1e-4
+
+
+WORKLOAD = transfer_workload(
+    name="resnet50-transfer",
+    title="ResNet50, frozen, + global average pool + Dense 10 on 224x224x3 images",
+    backbone=BACKBONE,
+    head=lambda _: (BACKBONE.channels, CLASSES),
+    batch_size=32,
+    pixels=224,
+    build=builders(__name__),
+)

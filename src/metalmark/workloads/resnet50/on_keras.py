@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 from keras import layers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
-from metalmark.workloads.vision.on_keras import convolve, filled, images
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.resnet50 import BACKBONE, CLASSES, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks, learning_rate
+from metalmark.workloads.vision.on_keras import classes, convolve, filled, images, transfer_recipe
 
 
 def backbone(params: Params) -> Any:
@@ -29,3 +30,8 @@ def _bottleneck(features: Any, block: Block) -> Any:
     if block.shortcut is not None:
         features = convolve(features, block.shortcut)
     return layers.ReLU()(layers.Add()([branch, features]))
+
+
+def build(params: Params) -> Recipe:
+    head = [layers.GlobalAveragePooling2D(), classes(CLASSES)]
+    return transfer_recipe(backbone(params), head, params, partial(keras.optimizers.Adam, learning_rate(params)))

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-from mlx import nn
+from mlx import nn, optimizers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
-from metalmark.workloads.vision.on_mlx import conv, filled, norm
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.resnet50 import BACKBONE, CLASSES, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks, learning_rate
+from metalmark.workloads.vision.on_mlx import average, conv, filled, norm, transfer_recipe
 
 
 class Bottleneck(nn.Module):
@@ -48,3 +49,9 @@ class ResNet50(nn.Module):
 
 def backbone(params: Params) -> Any:
     return filled(ResNet50(), BACKBONE.arrays(params["weights"]))
+
+
+def build(params: Params) -> Recipe:
+    head = [average, nn.Linear(BACKBONE.channels, CLASSES)]
+    adam = partial(optimizers.Adam, learning_rate(params), bias_correction=True)
+    return transfer_recipe(backbone(params), head, params, adam)

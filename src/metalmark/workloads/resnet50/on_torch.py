@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 
 import torch
 from torch import nn
 
-from metalmark.model.workload import Params
-from metalmark.workloads.resnet50 import BACKBONE, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks
-from metalmark.workloads.vision.on_torch import conv, filled, norm
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.resnet50 import BACKBONE, CLASSES, POOL_KERNEL, POOL_STRIDE, STEM, Block, blocks, learning_rate
+from metalmark.workloads.vision.on_torch import conv, filled, norm, transfer_recipe
 
 
 class Bottleneck(nn.Module):
@@ -46,3 +47,8 @@ class ResNet50(nn.Module):
 
 def backbone(params: Params) -> nn.Module:
     return filled(ResNet50(), BACKBONE.arrays(params["weights"]))
+
+
+def build(params: Params) -> Recipe:
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(BACKBONE.channels, CLASSES)]
+    return transfer_recipe(backbone(params), head, params, partial(torch.optim.Adam, lr=learning_rate(params)))

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.vgg16 import BACKBONE, GRID, stages
-from metalmark.workloads.vision.on_keras import convolve, filled, images
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.vgg16 import BACKBONE, GRID, HIDDEN, LEARNING_RATE, stages
+from metalmark.workloads.vision.on_keras import classes, convolve, filled, images, transfer_recipe
 
 
 class AdaptiveAverage(layers.Layer):
@@ -42,3 +43,8 @@ def backbone(params: Params) -> Any:
             features = layers.ReLU()(convolve(features, spec))
         features = layers.MaxPooling2D(2)(features)
     return filled(keras.Model(inputs, AdaptiveAverage(GRID)(features)), BACKBONE.arrays(params["weights"]))
+
+
+def build(params: Params) -> Recipe:
+    head = [layers.Flatten(), layers.Dense(HIDDEN, activation="relu"), classes(params["classes"])]
+    return transfer_recipe(backbone(params), head, params, partial(keras.optimizers.Adam, LEARNING_RATE))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from metalmark.model.workload import Params
-from metalmark.workloads.vgg16 import BACKBONE, GRID, stages
-from metalmark.workloads.vision.on_torch import conv, filled
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.vgg16 import BACKBONE, FEATURES, GRID, HIDDEN, LEARNING_RATE, stages
+from metalmark.workloads.vision.on_torch import conv, filled, transfer_recipe
 
 
 class Vgg16(nn.Module):
@@ -27,3 +29,8 @@ class Vgg16(nn.Module):
 
 def backbone(params: Params) -> nn.Module:
     return filled(Vgg16(), BACKBONE.arrays(params["weights"]))
+
+
+def build(params: Params) -> Recipe:
+    head = [nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.ReLU(inplace=True), nn.Linear(HIDDEN, params["classes"])]
+    return transfer_recipe(backbone(params), head, params, partial(torch.optim.Adam, lr=LEARNING_RATE))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import layers
 
-from metalmark.model.workload import Params
-from metalmark.workloads.vision import CHANNELS, is_frozen
-from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.vision import CHANNELS, EPSILON, MOMENTUM, Arrays, Conv, is_frozen
 
 
 def images(params: Params) -> Any:
@@ -18,18 +18,13 @@ def images(params: Params) -> Any:
 
 
 def convolve(features: Any, spec: Conv) -> Any:
-    """The convolution and, where it has one, its BatchNorm."""
+    """Apply the convolution and, where it has one, its BatchNorm."""
     padding = "same"
     if spec.stride > 1 and spec.padding:
         # Keras' own padding is lopsided on a stride, and on another side than in PyTorch and MLX.
         features = layers.ZeroPadding2D(spec.padding)(features)
         padding = "valid"
-    options = {
-        "strides": spec.stride,
-        "padding": padding,
-        "use_bias": not spec.norm,
-        "name": spec.name,
-    }
+    options = {"strides": spec.stride, "padding": padding, "use_bias": not spec.norm, "name": spec.name}
     # `filled` writes every kernel, so drawing random ones first would be for nothing.
     if spec.groups == 1:
         features = layers.Conv2D(spec.outputs, spec.kernel, kernel_initializer="zeros", **options)(features)
@@ -42,7 +37,7 @@ def convolve(features: Any, spec: Conv) -> Any:
 
 
 def filled(model: Any, arrays: Arrays) -> Any:
-    """The model with these arrays in it, every one of them and all of it."""
+    """Return the model with these arrays in it, every one of them and all of it."""
     left = dict(arrays)
     for layer in model.layers:
         if layer.weights:
@@ -51,17 +46,28 @@ def filled(model: Any, arrays: Arrays) -> Any:
     return model
 
 
-def transfer(inputs: Any, backbone: Any, head: list[Any], params: Params) -> Any:
-    """A backbone and a head. Keras runs a frozen backbone's BatchNorm in inference mode by itself."""
+def transfer_recipe(backbone: Any, head: list[Any], params: Params, optimizer: Callable[..., Any]) -> Recipe:
+    # Keras runs a frozen backbone's BatchNorm in inference mode by itself.
     backbone.trainable = not is_frozen(params)
+    inputs = images(params)
     features = backbone(inputs)
     for layer in head:
         features = layer(features)
-    return keras.Model(inputs, features)
+    return Recipe(
+        model=keras.Model(inputs, features),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=optimizer,
+    )
+
+
+def classes(count: int) -> Any:
+    """Make the last layer: its logits are float32 whatever the policy, as Keras advises, since half precision would
+    spoil the loss."""
+    return layers.Dense(count, dtype="float32")
 
 
 def _weights(layer: Any, left: Arrays) -> list[Any]:
-    """A layer's weights in Keras' order and layout, taken out of `left`."""
+    """Return a layer's weights in Keras' order and layout, taken out of `left`."""
     if isinstance(layer, layers.BatchNormalization):
         return [left.pop(f"{layer.name}.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
     kernel = left.pop(f"{layer.name}.weight")

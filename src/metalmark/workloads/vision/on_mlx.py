@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mlx import core as mx
 from mlx import nn
 
-from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
+from metalmark.model.workload import Params, Recipe
+from metalmark.workloads.vision import EPSILON, MOMENTUM, Arrays, Conv, is_frozen
 
 
 class Transfer(nn.Module):
@@ -30,6 +33,14 @@ class Transfer(nn.Module):
         return self.head(self.backbone(images))
 
 
+def transfer_recipe(backbone: Any, head: list[Any], params: Params, optimizer: Callable[..., Any]) -> Recipe:
+    return Recipe(
+        model=Transfer(backbone, nn.Sequential(*head), frozen=is_frozen(params)),
+        loss=partial(nn.losses.cross_entropy, reduction="mean"),
+        optimizer=optimizer,
+    )
+
+
 def conv(spec: Conv) -> Any:
     return nn.Conv2d(
         spec.inputs,
@@ -47,7 +58,7 @@ def norm(spec: Conv) -> Any:
 
 
 def filled(module: Any, arrays: Arrays) -> Any:
-    """The module with these arrays in it, every one of them and all of it."""
+    """Return the module with these arrays in it, every one of them and all of it."""
     # (out, in, y, x) → (out, y, x, in), depthwise kernels too.
     own = {name: array.transpose(0, 2, 3, 1) if array.ndim == 4 else array for name, array in arrays.items()}
     module.load_weights([(name, mx.array(array)) for name, array in own.items()])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from metalmark.model.workload import Batch
-from metalmark.workloads.vision.backbone import EPSILON, MOMENTUM, Arrays, Conv
+from metalmark.model.workload import Batch, Params, Recipe
+from metalmark.workloads.vision import EPSILON, MOMENTUM, Arrays, Conv, is_frozen
 
 
 class Transfer(nn.Module):
@@ -30,6 +33,17 @@ class Transfer(nn.Module):
         return self.head(self.backbone(images))
 
 
+def transfer_recipe(
+    backbone: nn.Module, head: list[nn.Module], params: Params, optimizer: Callable[..., Any]
+) -> Recipe:
+    return Recipe(
+        model=Transfer(backbone, nn.Sequential(*head), frozen=is_frozen(params)),
+        loss=nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        prepare=channels_first,
+    )
+
+
 def conv(spec: Conv) -> nn.Conv2d:
     return nn.Conv2d(
         spec.inputs,
@@ -43,7 +57,7 @@ def conv(spec: Conv) -> nn.Conv2d:
 
 
 class Norm(nn.BatchNorm2d):
-    """Counts no batches: with a fixed momentum nobody reads that, and counting is a kernel a layer in every step."""
+    """Counts no batches: with a fixed momentum nobody reads that, and counting is one kernel per layer and step."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return functional.batch_norm(
@@ -63,7 +77,7 @@ def norm(spec: Conv) -> Norm:
 
 
 def filled(module: nn.Module, arrays: Arrays) -> nn.Module:
-    """The module with these arrays in it, every one of them and all of it."""
+    """Return the module with these arrays in it, every one of them and all of it."""
     counters = {name: value for name, value in module.state_dict().items() if name.endswith("num_batches_tracked")}
     module.load_state_dict({**counters, **{name: torch.tensor(array) for name, array in arrays.items()}})
     return module
