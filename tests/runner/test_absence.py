@@ -7,9 +7,9 @@ import pytest
 from metalmark.backends.base import DeviceReport, Probe
 from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Settings
 from metalmark.model.run import FailureKind
-from metalmark.runner import absence as module
-from metalmark.runner.absence import absence, absences
+from metalmark.runner import probing as module
 from metalmark.runner.ask import NoAnswer
+from metalmark.runner.probing import absence, absences
 from tests.samples import plan
 
 CPU = DeviceReport(word="cpu", present=True)

@@ -10,12 +10,11 @@ import pytest
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
 from metalmark.model.sweep import Cooldown, Sweep, new_id, now_utc
-from metalmark.runner import cooling, sweeping
-from metalmark.runner.cooling import Cooler
-from metalmark.runner.job import Progress
+from metalmark.runner import idle, sweeping
+from metalmark.runner.events import Event, Paused, Started
+from metalmark.runner.idle import Cooler
 from metalmark.runner.sweeping import run_sweep
 from metalmark.telemetry.base import Reading, Sensor, Unit
-from metalmark.telemetry.sampler import Sampler
 
 
 class Thermometer:
@@ -44,8 +43,8 @@ class Thermometer:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cooling, "POLL_S", 0.01)
-    monkeypatch.setattr(cooling, "FIRST_READING_S", 0.3)
+    monkeypatch.setattr(idle, "POLL_S", 0.01)
+    monkeypatch.setattr(idle, "FIRST_READING_S", 0.3)
 
 
 def cooler(cooldown: Cooldown, first: Sensor, later: Sensor) -> Cooler:
@@ -78,7 +77,7 @@ def test_without_a_sensor_the_pause_is_fixed_and_says_so(monkeypatch: pytest.Mon
     note = cooler(Cooldown(limit_s=0.05), Thermometer(), Thermometer()).wait(heard.append)
     assert note == "a fixed pause of 0.05 s before it: no temperature sensor answers here"
     assert heard
-    monkeypatch.setattr(cooling, "FIXED_S", 0.02)
+    monkeypatch.setattr(idle, "FIXED_S", 0.02)
     note = cooler(Cooldown(limit_s=300, auto=True), Thermometer(), Thermometer()).wait(heard.append)
     assert "fixed pause of 0.02 s" in note
 
@@ -88,17 +87,13 @@ class Listener:
         self.heard: list[str] = []
         self._interrupts = interrupts
 
-    def cooling(self, text: str) -> None:
-        self.heard.append(text)
-        if self._interrupts:
-            raise KeyboardInterrupt
-
-    def started(self, cell: int, repeat: int) -> None:  # noqa: ARG002
-        self.heard.append(f"cell {cell}")
-
-    def progress(self, progress: Progress) -> None: ...
-    def sampling(self, sampler: Sampler) -> None: ...
-    def ended(self, record: BenchRun) -> None: ...
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.heard.append(f"cell {event.cell}")
+        elif isinstance(event, Paused):
+            self.heard.append(event.reason)
+            if self._interrupts:
+                raise KeyboardInterrupt
 
 
 def sweep_of(plan: Plan) -> Sweep:

@@ -11,8 +11,7 @@ import pytest
 
 from metalmark.machine import durable
 from metalmark.runner.job import write_whole
-from metalmark.training import checkpoint
-from metalmark.training.checkpoint import Checkpoint
+from metalmark.training.folder import Checkpoint, save_checkpoint
 
 FULL = 51
 
@@ -51,7 +50,7 @@ def test_each_system_is_asked_in_its_own_way(
     assert (tmp_path / "file").read_bytes() == b"all of it"
     pytest.importorskip("safetensors")
     made = Checkpoint(training="t", framework="torch", data_digest="d", epochs=())
-    checkpoint.save(tmp_path / "last.safetensors", made, {"model.w": np.zeros(2)})
+    save_checkpoint(tmp_path / "last.safetensors", made, {"model.w": np.zeros(2)})
     assert calls == [call, call]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metalmark.runner.fallbacks import MOST_BYTES, fallbacks
+from metalmark.runner.launch import MOST_OUTPUT_BYTES, fallbacks
 
 SENTENCE = (
     "x.py:1: UserWarning: The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to "
@@ -26,5 +26,5 @@ def test_an_operation_that_is_refused_is_no_fallback(tmp_path: Path) -> None:
 
 def test_a_flood_of_output_is_read_in_part(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
-    output.write_bytes(b"x" * MOST_BYTES + SENTENCE.format("late").encode())
+    output.write_bytes(b"x" * MOST_OUTPUT_BYTES + SENTENCE.format("late").encode())
     assert fallbacks(output) == ()

@@ -30,7 +30,7 @@ class Meter:
 
 def test_watts_and_joules() -> None:
     meter = Meter("gpu0_power", "cpu_energy", "ane_energy", "gpu0_temperature")
-    found = idle_watts(lambda: [meter], watched_s=0.5)
+    found = idle_watts(lambda: [meter], idle_s=0.5)
     assert set(found) == {"gpu0", "cpu"}, "a counter that stands still tells nothing"
     assert found["gpu0"] == 30.0
     assert abs(found["cpu"] / 12.0 - 1) < 0.2

@@ -23,7 +23,7 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner import launch
-from metalmark.runner.job import Progress
+from metalmark.runner.events import Event, Progress, Sampled
 from metalmark.runner.launch import run_cell
 
 Plans = Callable[..., Plan]
@@ -37,8 +37,10 @@ def failure(plan: Plan) -> Failed:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_cell_completes(fake_plan: Plans, mode: Mode) -> None:
-    heard: list[Progress] = []
-    ended = run_cell(fake_plan(mode), on_progress=heard.append)
+    events: list[Event] = []
+    ended = run_cell(fake_plan(mode), listeners=[events.append])
+    assert isinstance(events[0], Sampled)
+    heard = [event for event in events if isinstance(event, Progress)]
     outcome = ended.outcome
     assert isinstance(outcome, Completed)
     assert outcome.placed_on == "fake:0"
@@ -264,12 +266,12 @@ def test_a_worker_that_metal_aborts_is_out_of_memory(fake_plan: Plans) -> None:
 def test_ctrl_c_stops_the_worker(fake_plan: Plans) -> None:
     workers: list[psutil.Process] = []
 
-    def interrupt(progress: Progress) -> None:
-        if progress.phase == "measure":
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Progress) and event.phase == "measure":
             workers.append(the_worker(os.getpid()))
             raise KeyboardInterrupt
 
-    outcome = run_cell(fake_plan(budget=Budget(seconds=60)), on_progress=interrupt).outcome
+    outcome = run_cell(fake_plan(budget=Budget(seconds=60)), listeners=[interrupt]).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.INTERRUPTED
     assert workers
@@ -283,7 +285,7 @@ from metalmark.workloads.catalog import load
 params = {p.name: p.default for p in load("fake").params}
 plan = Plan(workload="fake", params=params, mode=Mode.TRAINING, framework="fake",
             device=Device(kind=DeviceKind.GPU), budget=Budget(seconds=600))
-run_cell(plan, on_progress=lambda progress: print(progress.phase, flush=True))
+run_cell(plan, listeners=[lambda event: print(getattr(event, "phase", ""), flush=True)])
 """
 
 

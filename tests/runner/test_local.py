@@ -15,7 +15,7 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Mode
 from metalmark.model.run import Failed
 from metalmark.model.workload import Param, WorkloadInfo
-from metalmark.runner.local import fingerprint, localise, localise_params
+from metalmark.runner.values import fingerprint, localise, localise_params
 from metalmark.scrub import place
 from tests.conftest import Cli
 

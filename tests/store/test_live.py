@@ -12,13 +12,13 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from metalmark.errors import FormatError
+from metalmark.model.run import RunKind
 from metalmark.model.sweep import now_utc
 from metalmark.store.live import (
     FORGET_S,
     History,
-    Kind,
     LiveFile,
-    Status,
+    LiveStatus,
     clear_left_behind,
     decode,
     live_folder,
@@ -31,10 +31,10 @@ from tests.conftest import ROOT
 ID = "sweep00001"
 
 
-def status(**changes: Any) -> Status:
+def status(**changes: Any) -> LiveStatus:
     fields: dict[str, Any] = {
         "id": ID,
-        "kind": Kind.BENCH,
+        "kind": RunKind.BENCH,
         "pid": os.getpid(),
         "process_s": psutil.Process().create_time(),
         "started_at": now_utc(),
@@ -44,7 +44,7 @@ def status(**changes: Any) -> Status:
         "done": 0,
         "total": 1,
     }
-    return Status(**{**fields, **changes})
+    return LiveStatus(**{**fields, **changes})
 
 
 def test_written_read_and_taken_away(store_file: Path) -> None:
@@ -96,7 +96,8 @@ def test_a_command_that_begins_leaves_those_that_run(store_file: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": 2}, {"pid": 0}, {"id": "../../up"}, {"updated_at": "yesterday"}, {"updated_at": "2026-13-40T99:00:00Z"},
+    [{"schema": 1}, {"schema": 3}, {"pid": 0}, {"id": "../../up"},
+     {"updated_at": "yesterday"}, {"updated_at": "2026-13-40T99:00:00Z"},
      {"traces": 7}, {"done": -1}],
 )  # fmt: skip
 def test_what_is_no_status_is_not_believed(store_file: Path, change: dict[str, Any]) -> None:
@@ -122,6 +123,8 @@ def test_a_long_history_stays_whole_and_small() -> None:
     assert trace.at_s[0] < 300, "the beginning is still there"
     assert trace.at_s[-1] > 9_700
     assert trace.at_s == trace.values
+    assert history.latest == {"throughput": 9_999.0}, "also where its point was dropped"
+    assert history.ranges == {"throughput": (0.0, 9_999.0)}
     assert unit_of("gpu0_power") == "W"
     assert unit_of("process_memory") == "bytes"
 
@@ -148,7 +151,7 @@ def test_a_bench_can_be_looked_on_and_leaves_nothing_but_when_killed(store_file:
         assert found is not None
         assert found.alive
         assert found.pid == running.pid
-        assert found.kind is Kind.BENCH
+        assert found.kind is RunKind.BENCH
         assert "fake training" in found.what
         assert (found.done, found.total) == (0, 1)
         assert {trace.name for trace in found.traces} >= {"throughput", "process_memory"}

@@ -19,7 +19,7 @@ from metalmark.model.training import Epoch, Goal
 from metalmark.model.workload import Workload
 from metalmark.training import samples
 from metalmark.training.base import State, Trainer, Training
-from metalmark.training.job import Request
+from metalmark.training.folder import Request
 from metalmark.training.loop import Loop
 from metalmark.training.worker import light
 from metalmark.workloads.catalog import load

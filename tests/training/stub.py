@@ -15,7 +15,7 @@ from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.training import Epoch, Goal
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.training.base import State
-from metalmark.training.job import Request
+from metalmark.training.folder import Request
 from metalmark.training.loop import Loop
 
 UNKNOWN = Absent(reason="a stub")

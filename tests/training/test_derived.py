@@ -8,8 +8,9 @@ import pytest
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
-from metalmark.report.training_table import training_table
-from metalmark.training.derived import best, ending, flags, reached
+from metalmark.report.text.training_table import training_table
+from metalmark.results.derived import target_reached
+from metalmark.training.derived import best, ending, flags
 
 MACHINE = Machine(chip="c", architecture="a", physical_cores=1, logical_cores=1, usable_cores=1, memory_bytes=1, os="o")
 PLAN = Plan(
@@ -47,14 +48,14 @@ def record(*watts: float | None) -> TrainingRun:
 
 
 def test_time_and_joules_of_both_sessions() -> None:
-    found = reached(record(10.0, 30.0), 0.9)
+    found = target_reached(record(10.0, 30.0), 0.9)
     assert found is not None
     assert (found.epoch, found.seconds) == (3, 30.0)
     assert found.joules["gpu0"] == pytest.approx(20 * 10 + 10 * 30)
 
 
 def test_joules_are_absent_where_a_session_has_none() -> None:
-    found = reached(record(10.0, None), 0.9)
+    found = target_reached(record(10.0, None), 0.9)
     assert found is not None
     assert isinstance(found.joules["gpu0"], Absent)
 
@@ -76,7 +77,7 @@ def test_what_the_machine_did_in_any_session_is_flagged_once() -> None:
 
 
 def test_a_target_that_no_epoch_has() -> None:
-    assert reached(record(10.0, 30.0), 0.95) is None
+    assert target_reached(record(10.0, 30.0), 0.95) is None
 
 
 def test_the_table_says_it() -> None:

@@ -113,12 +113,12 @@ def test_it_stops_when_patience_is_over_and_the_best_is_kept(tmp_path: Path) -> 
     top = best(told.epochs)
     assert top is not None
     assert top.number == 2
-    from metalmark.training.checkpoint import load
+    from metalmark.training.folder import load_checkpoint
 
-    kept, state = load(tmp_path / "best.safetensors")
+    kept, state = load_checkpoint(tmp_path / "best.safetensors")
     assert len(kept.epochs) == 2
     assert state["model.steps"] == 12
-    assert len(load(tmp_path / "last.safetensors")[0].epochs) == 4
+    assert len(load_checkpoint(tmp_path / "last.safetensors")[0].epochs) == 4
 
 
 def test_it_goes_on_where_the_last_checkpoint_ends(tmp_path: Path) -> None:

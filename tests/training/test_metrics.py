@@ -7,7 +7,7 @@ import pytest
 
 from metalmark.errors import UnsupportedError, WrongResultError
 from metalmark.model.run import Absent
-from metalmark.training.metrics import Tally
+from metalmark.training.loop import Tally
 
 
 def test_top_1_and_top_5() -> None:

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from metalmark.store.trainings import TrainingStore
 from starlette.testclient import TestClient
 
+from metalmark.model.run import RunKind
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
-from metalmark.store.live import Kind, LiveFile, Trace, live_folder
+from metalmark.store.live import LiveFile, Trace, live_folder
 from metalmark.store.sqlite import Store
-from metalmark.store.trainings import TrainingStore
-from metalmark.training.job import write_record
+from metalmark.training.folder import write_record
 from tests.samples import MACHINE, plan, record
 from tests.store.test_live import ID, status
 from tests.web.conftest import HOSTILE
@@ -105,7 +106,7 @@ def test_trainings(client: TestClient, store_file: Path, tmp_path: Path) -> None
     for part in ("87.50%", "<svg", "all epochs done", "Test chip"):
         assert part in page.text
     assert client.get("/find/train00001").headers["location"] == "/training/train00001"
-    LiveFile(store_file, "train00001").write(status(id="train00001", kind=Kind.TRAIN))
+    LiveFile(store_file, "train00001").write(status(id="train00001", kind=RunKind.TRAINING))
     assert "epochs done" in client.get("/live/train00001").text
     (folder / "record.json").unlink()
     folder.rmdir()

@@ -1,11 +1,13 @@
-"""Asks a short-lived process one question: answers come by file, and a crash or a hang is an answer too."""
+"""Asks a short-lived process one question. The answer comes in a file; a crash or a hang is an answer too."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +25,7 @@ class NoAnswer(Struct, frozen=True, kw_only=True, tag="no-answer"):
 
 
 def ask(module: str, argument: str, kind: type[T], *, environment: dict[str, str], timeout_s: float) -> T | NoAnswer:
-    """Runs `python -m module argument FILE`, which writes a `kind` or a NoAnswer into FILE."""
+    """Run `python -m module argument FILE`, which writes a `kind` or a NoAnswer into FILE."""
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
         answer, output = Path(folder, "answer.json"), Path(folder, "output.txt")
         with output.open("wb") as sink:
@@ -53,7 +55,7 @@ def ask(module: str, argument: str, kind: type[T], *, environment: dict[str, str
 
 
 def tail(path: Path, limit: int = 4000) -> str:
-    """The end of what a process printed, as text that can be stored."""
+    """Return the end of what a process printed, as text that can be stored."""
     try:
         data = path.read_bytes()[-limit:]
     except OSError as error:
@@ -68,9 +70,17 @@ def how_it_ended(code: int) -> str:
 
 
 def signal_name(number: int) -> str:
-    import signal
-
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def in_one_line(error: BaseException, before: str = "") -> str:
+    """Return an exception's type and the first line of its message, as text that can be stored."""
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return scrub(f"{before}{type(error).__name__}: {first}")[:500]
+
+
+def traceback_of(error: BaseException) -> str:
+    return scrub("".join(traceback.format_exception(error)))[-4000:]

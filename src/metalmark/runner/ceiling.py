@@ -20,7 +20,7 @@ SECONDS = 1.0
 def ceiling_plans(
     devices: Mapping[str, Sequence[Device]], dtypes: Iterable[Dtype], threads: int | None
 ) -> tuple[Plan, ...]:
-    """For each framework and device a product in each dtype, and one copy: it moves bytes, whatever they mean."""
+    """Return, per framework and device, a matrix product in each dtype and one copy, which moves bytes of any dtype."""
     plans = []
     for framework, found in devices.items():
         for device in found:
@@ -43,20 +43,20 @@ def ceiling_plans(
     return tuple(plans)
 
 
-def measured_before(plans: Sequence[Plan], records: Iterable[BenchRun]) -> dict[int, BenchRun]:
-    """By the plan's number, the newest record of it that was made here, by the version that is installed now."""
+def measured_before(plans: Sequence[Plan], runs: Iterable[BenchRun]) -> dict[int, BenchRun]:
+    """Return, by the plan's number, its newest run on this machine with the version that is installed now."""
     machine = identify()
     found: dict[int, BenchRun] = {}
-    for record in sorted(records, key=lambda record: record.started_at):
-        here = (record.machine.chip, record.machine.gpus) == (machine.chip, machine.gpus)
-        same = _same(record.software.versions.get(record.plan.framework), _installed(record.plan.framework))
-        if here and same and isinstance(record.outcome, Completed) and record.plan in plans:
-            found[plans.index(record.plan)] = record
+    for run in sorted(runs, key=lambda run: run.started_at):
+        here = (run.machine.chip, run.machine.gpus) == (machine.chip, machine.gpus)
+        same = _same(run.software.versions.get(run.plan.framework), _installed(run.plan.framework))
+        if here and same and isinstance(run.outcome, Completed) and run.plan in plans:
+            found[plans.index(run.plan)] = run
     return found
 
 
 def _same(version: str | None, installed: str | None) -> bool:
-    """PyTorch calls itself 2.13.0+cu130 where its package may be called 2.13.0. Two unknown ones may differ."""
+    """PyTorch says 2.13.0+cu130 where its package may say 2.13.0. Two unknown versions may differ."""
     return version not in (None, UNKNOWN) and installed in (version, version.partition("+")[0])
 
 

@@ -1,26 +1,25 @@
-"""What the command line must know of a workload. A user's file runs in a process of its own, since it may
-import a framework, raise or hang: `python -m metalmark.runner.describe FILE.py:NAME ANSWER`."""
+"""What must be known of a workload before it runs. A user's file is read in a process of its own, since it may import a
+framework, raise or hang: `python -m metalmark.runner.describe FILE.py:NAME ANSWER`."""
 
 from __future__ import annotations
 
 import sys
-import traceback
 from pathlib import Path
 
 import msgspec
 
 from metalmark.errors import MetalmarkError, UsageError
 from metalmark.model.workload import WorkloadInfo
-from metalmark.runner.ask import NoAnswer, ask
+from metalmark.runner.ask import NoAnswer, ask, in_one_line, traceback_of
 from metalmark.runner.job import write_struct
-from metalmark.scrub import scrub
 from metalmark.workloads.catalog import digest, is_file, load, load_file, split
 
 TIMEOUT_S = 120.0
+HINT_LINES = 12
 
 
 def describe(word: str) -> tuple[WorkloadInfo, str]:
-    """The workload, and where its file lies (empty for one of the catalogue)."""
+    """Return the workload, and the path of its file (empty for one of the catalogue)."""
     if not is_file(word):
         if word.endswith(".py"):
             raise UsageError(
@@ -35,7 +34,8 @@ def describe(word: str) -> tuple[WorkloadInfo, str]:
     answer = ask(__name__, f"{source}:{name}", WorkloadInfo, environment=environment, timeout_s=TIMEOUT_S)
     if isinstance(answer, NoAnswer):
         raise UsageError(
-            f"{path.name} can't be used: {answer.reason}", hint=_last_lines(answer.detail) or "Run it by itself first."
+            f"{path.name} can't be used: {answer.reason}",
+            hint="\n".join(answer.detail.splitlines()[-HINT_LINES:]) or "Run it by itself first.",
         )
     return answer, source
 
@@ -50,16 +50,8 @@ def main(word: str, answer: str) -> None:
     except MetalmarkError as error:
         result = NoAnswer(reason=error.message, detail=error.hint)
     except BaseException as error:  # noqa: BLE001  a user's file may raise anything, SystemExit too
-        last = (str(error).strip() or "no message").splitlines()[0]
-        result = NoAnswer(
-            reason=scrub(f"it raises {type(error).__name__}: {last}")[:500],
-            detail=scrub("".join(traceback.format_exception(error)))[-4000:],
-        )
+        result = NoAnswer(reason=in_one_line(error, "it raises "), detail=traceback_of(error))
     write_struct(Path(answer), result)
-
-
-def _last_lines(text: str, count: int = 12) -> str:
-    return "\n".join(text.splitlines()[-count:])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Event: what a running command tells. Displays, the live status and trackers all listen to these few."""
+"""Event: what a running sweep or training tells. Displays, the live status and trackers all listen to these few."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -25,7 +25,7 @@ class Started(Struct, frozen=True, kw_only=True):
 
 
 class Paused(Struct, frozen=True, kw_only=True):
-    """Nothing runs for a while, for a reason."""
+    """Nothing runs until the machine has cooled down; told about once per second."""
 
     reason: str
 
@@ -65,3 +65,13 @@ class Ended(Struct, frozen=True, kw_only=True):
 Event = Started | Paused | Progress | Sampled | Ended
 Listener = Callable[[Event], None]
 """It is called in the command's own process, and what it does must take no time from the worker."""
+
+
+def tell_all(listeners: Sequence[Listener]) -> Listener:
+    """Return one listener that passes each event to all of them, in their order."""
+
+    def tell(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell

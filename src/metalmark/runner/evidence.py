@@ -1,5 +1,5 @@
-"""Proof of work: losses finite and falling on a fixed batch, parameters moved; in inference, outputs that
-follow the input and repeat."""
+"""Proof that a cell did its work: losses are finite and fall on a fixed batch, and parameters move; in inference,
+outputs follow the input and repeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPEAT_TOLERANCE = 0.02
 
 
 class Evidence:
-    """Gathered around a measurement: `before` the clock's first step, `conclude` after its last block."""
+    """Evidence gathered around a measurement: made before the clock's first step, concluded after its last block."""
 
     def __init__(self, session: Session, clock: Clock, mode: Mode) -> None:
         self._session = session
@@ -86,7 +86,7 @@ class Evidence:
         )
 
     def _fixed_batch(self) -> float:
-        """Step, untimed, until batch 0 has just been used again; its proof."""
+        """Step, untimed, until batch 0 has been used again, and return its proof."""
         while True:
             self._session.step()
             self._clock.steps_done += 1

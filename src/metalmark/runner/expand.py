@@ -18,26 +18,26 @@ Combinations = list[dict[str, Scalar]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A command's lists, parsed. `devices` is per framework, since `all` means other devices for each."""
+class SweepAxes:
+    """The lists that span a sweep. `devices` is per framework, since `all` means other devices for each."""
 
     workloads: Sequence[WorkloadInfo]
     params: Mapping[str, Combinations]
-    """By workload, as `combine` makes them."""
+    """Combinations of parameters by workload, as `combine` makes them."""
     modes: Sequence[Mode]
     devices: Mapping[str, Sequence[Device]]
     settings: Sequence[Settings]
     budget: Budget
     data: Sequence[str] = ("synthetic",)
     feeds: Sequence[Feed] = ()
-    """Empty: each workload's own."""
+    """Empty: each workload's own default."""
     loaders: Sequence[Loader] = (Loader(),)
     seed: int = 0
     left_out: list[str] = field(default_factory=list)
 
 
-def expand(wish: Wish) -> tuple[Plan, ...]:
-    plans = tuple(plan for workload in wish.workloads for plan in _of(workload, wish))
+def expand(axes: SweepAxes) -> tuple[Plan, ...]:
+    plans = tuple(plan for workload in axes.workloads for plan in _of(workload, axes))
     if not plans:
         raise UsageError(
             "There is nothing to run: none of these frameworks has an implementation or a device for it.",
@@ -51,8 +51,8 @@ def expand(wish: Wish) -> tuple[Plan, ...]:
 def combine(
     workloads: Sequence[WorkloadInfo], given: Mapping[str, str], options: Sequence[str]
 ) -> dict[str, Combinations]:
-    """Every combination of each workload's parameters. A parameter need be known to one of the workloads
-    only (`mnist-mlp,bert --size tiny`); one that none knows is answered with the nearest, `options` included."""
+    """Return every combination of each workload's parameters. A parameter must be known to at least one of the
+    workloads (`mnist-mlp,bert --size tiny`); the answer to an unknown one names the nearest, `options` included."""
     known = {param.name for workload in workloads for param in workload.params}
     for name in given:
         if name not in known:
@@ -69,7 +69,7 @@ def combine(
 
 
 def require(workloads: Sequence[WorkloadInfo], frameworks: Sequence[str]) -> None:
-    """Each framework was named: a workload that has no implementation for one is an error, not a gap."""
+    """Refuse a workload that has no implementation for a framework that was named."""
     for workload in workloads:
         for framework in frameworks:
             if framework not in workload.frameworks:
@@ -79,26 +79,26 @@ def require(workloads: Sequence[WorkloadInfo], frameworks: Sequence[str]) -> Non
                 )
 
 
-def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
-    modes = [mode for mode in wish.modes if mode in workload.modes]
+def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
+    modes = [mode for mode in axes.modes if mode in workload.modes]
     if not modes:
-        raise UsageError(f"{workload.name} has no {wish.modes[0].value}.", hint=f"It has: {', '.join(workload.modes)}.")
-    frameworks = [name for name in wish.devices if name in workload.frameworks]
-    wish.left_out.extend(
+        raise UsageError(f"{workload.name} has no {axes.modes[0].value}.", hint=f"It has: {', '.join(workload.modes)}.")
+    frameworks = [name for name in axes.devices if name in workload.frameworks]
+    axes.left_out.extend(
         f"{workload.name} on {name} not run: it has no implementation for it."
-        for name in wish.devices
+        for name in axes.devices
         if name not in workload.frameworks
     )
     feeds = [
         (feed, loader)
-        for feed in wish.feeds or [workload.feed]
-        for loader in (wish.loaders if feed is Feed.PIPELINE else [None])
+        for feed in axes.feeds or [workload.feed]
+        for loader in (axes.loaders if feed is Feed.PIPELINE else [None])
     ]
     for mode, params, settings, data, (feed, loader) in product(
-        modes, wish.params[workload.name], wish.settings, wish.data, feeds
+        modes, axes.params[workload.name], axes.settings, axes.data, feeds
     ):
         for framework in frameworks:
-            for device in wish.devices[framework]:
+            for device in axes.devices[framework]:
                 yield Plan(
                     workload=workload.name,
                     params=params,
@@ -106,11 +106,11 @@ def _of(workload: WorkloadInfo, wish: Wish) -> Iterator[Plan]:
                     framework=framework,
                     device=device,
                     settings=settings,
-                    budget=wish.budget,
+                    budget=axes.budget,
                     data=data,
                     feed=feed,
                     loader=loader,
-                    seed=wish.seed,
+                    seed=axes.seed,
                     workload_digest=workload.digest,
                 )
 

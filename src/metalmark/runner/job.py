@@ -1,4 +1,5 @@
-"""What passes between the parent and a worker: a Job in a file, progress lines on a pipe, an Outcome in a file."""
+"""What passes between the parent and a worker: a Job in a file, progress lines on a pipe (events.py), and a
+WorkerReport in a file."""
 
 from __future__ import annotations
 
@@ -20,16 +21,9 @@ class Job(Struct, frozen=True, kw_only=True):
     plan: Plan
     repeat: int
     paths: dict[str, str] = {}
-    """Where the user's own files lie on this machine, by the words a record has for them; never stored."""
+    """Paths of the user's own files on this machine, by the names that a run has for them; never stored."""
     spawned_at_s: float
-    """time.monotonic() of the parent, which is the worker's too: both clocks count from the same moment."""
-
-
-class Progress(Struct, frozen=True, kw_only=True):
-    phase: str
-    at_s: float
-    done: float | None = None
-    step_s: float | None = None
+    """time.monotonic() of the parent. Both processes read the same clock, so the worker counts from this moment."""
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
@@ -38,7 +32,7 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """All of it or nothing, even if the power goes: written beside, forced onto the drive, renamed."""
+    """Write all of it or nothing, even if the power fails: to a file beside it, forced onto the drive, then renamed."""
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:
         file.write(data)

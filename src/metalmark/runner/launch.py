@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,8 +23,8 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, FailureKind, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
-from metalmark.runner.fallbacks import fallbacks
-from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
+from metalmark.runner.events import Listener, Progress, Sampled, tell_all
+from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, WorkerReport, write_struct
 from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
@@ -33,31 +34,37 @@ OOM_EVENTS = Path("/sys/fs/cgroup/memory.events")
 OOM_SIGNS = ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "Insufficient Memory")
 """What Metal says when a command did not fit. MLX meets it in a callback that nothing can catch, and aborts."""
 SMALLER = "Use a smaller --batch-size."
+MOST_OUTPUT_BYTES = 4 << 20
 
-OnProgress = Callable[[Progress], None]
+# PyTorch prints it with PYTORCH_ENABLE_MPS_FALLBACK=1, once per process: of several operations it names the first.
+# Vendors' backends print the same sentence with their own names, some of them for each operation.
+_FALLBACK = re.compile(
+    r"The operator '([\w:.]{1,100})' is not currently (?:supported|implemented) on the \w+ backend "
+    r"and will fall back to run on the CPU"
+)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's life, as the parent saw it."""
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one cell came to, as the parent saw it."""
 
     outcome: Completed | Failed
     versions: dict[str, str]
     environment: dict[str, str]
     telemetry: Telemetry
     note: str = ""
-    """What a reader should know of the machine's clock; most often nothing."""
+    """What a reader should know about the machine's clock; mostly empty."""
 
 
 class Attended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker's process ended, whatever it was there for."""
+    """How a worker's process ended, whether it measured or trained."""
 
     gave_up: Failed | None
-    """Why we stopped it; None: it ended by itself."""
+    """Why it was stopped; None if it ended by itself."""
     code: int
     oom_killed: bool
     telemetry: Telemetry
     gap: Gap
-    """What the clock that everything is timed by did not see."""
+    """Time that passed without the clock by which everything is timed."""
 
 
 class Worker:
@@ -105,8 +112,8 @@ class Worker:
     def job(self, repeat: int, paths: dict[str, str]) -> msgspec.Struct:
         return Job(plan=self.plan, repeat=repeat, paths=paths, spawned_at_s=self.spawned_at_s)
 
-    def watch(self, on_progress: OnProgress) -> Failed | None:
-        """Sleep until the worker ends; None then, or why we gave up on it."""
+    def watch(self, tell: Listener) -> Failed | None:
+        """Sleep until the worker ends, telling its progress. Return why it was given up, or None."""
         budget = self.plan.budget
         heard_s, phase, rest = time.monotonic(), "start", b""
         with selectors.DefaultSelector() as selector:
@@ -132,10 +139,10 @@ class Worker:
                         progress = _parse(line, self.progress_type)
                         if progress is not None:
                             phase = progress.phase
-                            on_progress(progress)
+                            tell(progress)
 
     def stop(self) -> int:
-        """End the worker and whatever it started, by its own process group; its exit status."""
+        """End the worker and whatever it started, by its own process group. Return its exit status."""
         for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
             if not self._waiter.is_alive():
                 break
@@ -160,26 +167,20 @@ class Worker:
                 "`metalmark doctor --bundle FILE` writes.",
             )
         finally:
-            # However this thread ends, `watch` must hear of it: else it would wait for the whole --stall.
+            # However this thread ends, `watch` must be told: else it would wait for the whole --stall.
             os.write(self._ended_writer, b"!")
 
 
-def attend(
-    worker: Worker,
-    hz: float | None,
-    *,
-    on_progress: OnProgress,
-    on_sampler: Callable[[Sampler], None] = lambda _: None,
-) -> Attended:
-    """Sample while it runs, and leave nothing of it behind. Ctrl-C stops it and is `interrupted`."""
+def attend(worker: Worker, hz: float | None, tell: Listener) -> Attended:
+    """Sample while the worker runs, and leave nothing of it behind. Ctrl-C stops it and is `interrupted`."""
     oom_kills = oom_kill_count()
     sleep = SleepWatch()
     sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
     sampler.start()
-    on_sampler(sampler)
+    tell(Sampled(sampler=sampler))
     gave_up: Failed | None
     try:
-        gave_up = worker.watch(on_progress)
+        gave_up = worker.watch(tell)
     except KeyboardInterrupt:
         gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
     finally:
@@ -202,13 +203,12 @@ def run_cell(
     repeat: int = 0,
     paths: dict[str, str] | None = None,
     hz: float | None = 5.0,
-    on_progress: OnProgress = lambda _: None,
-    on_sampler: Callable[[Sampler], None] = lambda _: None,
-) -> Ended:
-    """Measures one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
+    listeners: Sequence[Listener] = (),
+) -> CellResult:
+    """Measure one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
         worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=Path(folder))
-        end = attend(worker, hz, on_progress=on_progress, on_sampler=on_sampler)
+        end = attend(worker, hz, tell_all(listeners))
         report: WorkerReport | Failed | None = end.gave_up
         if end.gave_up is None or end.gave_up.kind is FailureKind.TIMED_OUT:
             # A framework that hangs while its process ends has measured all the same.
@@ -219,13 +219,23 @@ def run_cell(
             outcome, versions = report or died(end.code, worker.output_path, end.oom_killed), {}
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
-        return Ended(
+        return CellResult(
             outcome=outcome,
             versions=versions,
             environment=worker.variables,
             telemetry=end.telemetry,
             note=end.gap.note,
         )
+
+
+def fallbacks(output: Path) -> tuple[str, ...]:
+    """Return the operations that, by what a worker printed, its framework ran on the CPU for want of a kernel."""
+    try:
+        with output.open("rb") as file:
+            text = file.read(MOST_OUTPUT_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(_FALLBACK.findall(text)))
 
 
 def _read_report(path: Path) -> WorkerReport | Failed | None:
@@ -280,7 +290,7 @@ def _parse(line: bytes, kind: type[Progress]) -> Progress | None:
 
 
 def oom_kill_count() -> int:
-    """How often this container's memory limit has killed a process, where the system counts it."""
+    """Return how often this container's memory limit has killed a process, where the system counts it."""
     try:
         for line in OOM_EVENTS.read_text().splitlines():
             name, _, count = line.partition(" ")

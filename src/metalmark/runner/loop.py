@@ -23,7 +23,7 @@ LONG_DRAIN_S = 1e-3
 MAX_STEPS_PER_BLOCK = 1_000_000
 
 Tell = Callable[[str, float | None, float | None], None]
-"""tell(phase, share done, seconds a step): called between blocks, while the clock stands."""
+"""tell(phase, share done, seconds per step): called between blocks, while the clock stands still."""
 
 
 class Clock:
@@ -40,7 +40,7 @@ class Clock:
         self.steps_done = 0
 
     def measure(self, first_step_s: float) -> Measurement:
-        """Everything after the first step, whose time the caller has from `first_step`."""
+        """Measure everything after the first step, whose time the caller has from `first_step`."""
         sync_s = self._sync_cost_s()
         self._tell("warm-up", None, first_step_s)
         warmup, steady = self._warm_up(sync_s)
@@ -54,7 +54,7 @@ class Clock:
         )
 
     def first_step(self) -> float:
-        """Trace, compile and allocate: reported on its own, never mixed into the steady state."""
+        """Time the step that traces, compiles and allocates: it is reported by itself, not in the steady state."""
         self._session.synchronize()
         begin = time.perf_counter()
         self._session.step()
@@ -158,7 +158,7 @@ class Clock:
         return median(costs)
 
     def _watch_for_pending_work(self, block: Block) -> None:
-        """Three blocks in a row whose proof had to be waited for: stop now, not after an hour of draining."""
+        """Stop after three blocks in a row whose proof had to be waited for, rather than after an hour of draining."""
         assert block.drain_s is not None
         busy = block.drain_s > 2e-3 and block.drain_s > block.elapsed_s / 2
         self._busy_blocks = self._busy_blocks + 1 if busy else 0
@@ -175,5 +175,5 @@ class Clock:
         raise WrongResultError(
             f"The device was still working after synchronize() returned: a block took {elapsed_s * 1e3:.3g} ms "
             f"by the clock, and its result another {drain_s * 1e3:.3g} ms.",
-            hint="Synchronisation is broken in this framework version on this device; report it with the record.",
+            hint="Synchronisation is broken in this framework version on this device; report it with the run.",
         )

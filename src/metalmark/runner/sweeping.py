@@ -1,4 +1,4 @@
-"""Runs a Sweep cell by cell, and hands each Record over the moment its cell ends."""
+"""Runs a Sweep cell by cell, and hands each run over the moment its cell ends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from metalmark.machine.steering import steering_variables
 from metalmark.model.measurement import BenchRun, Outcome
 from metalmark.model.run import Failed, FailureKind, Software
 from metalmark.model.sweep import Sweep, new_id, now_utc
-from metalmark.runner.cooling import Cooler
+from metalmark.runner.events import Ended, Listener, Paused, Started, tell_all
 from metalmark.runner.flags import flags_of
-from metalmark.runner.idle import idle_watts
+from metalmark.runner.idle import Cooler, idle_watts
 from metalmark.runner.launch import run_cell
-from metalmark.runner.listening import Listener, Listeners
 
 
 def run_sweep(
@@ -29,18 +28,27 @@ def run_sweep(
     keep: Callable[[BenchRun], None],
     listeners: Sequence[Listener] = (),
 ) -> bool:
-    """False when Ctrl-C ended it. A cell that failed once is not repeated: the answer is known."""
+    """Run what is not in `previous` yet; return False when Ctrl-C ended it.
+
+    `keep` stores a run, before the listeners are told of its end. A cell that failed once is not repeated: its answer
+    is known.
+    """
     # Around all of it: the machine must not fall asleep in a pause between two cells either.
     with kept_awake() as sleepy:
-        return _run_cells(sweep, previous, keep, Listeners(listeners), sleepy)
+        return _run_cells(sweep, previous, keep, listeners, sleepy)
 
 
 def _run_cells(
-    sweep: Sweep, previous: Collection[BenchRun], keep: Callable[[BenchRun], None], heard_by: Listeners, sleepy: str
+    sweep: Sweep,
+    previous: Collection[BenchRun],
+    keep: Callable[[BenchRun], None],
+    listeners: Sequence[Listener],
+    sleepy: str,
 ) -> bool:
-    settled = [record for record in previous if not was_interrupted(record)]
-    done = {(record.cell, record.repeat) for record in settled}
-    failed = {record.cell for record in settled if isinstance(record.outcome, Failed)}
+    tell = tell_all(listeners)
+    settled = [run for run in previous if not was_interrupted(run)]
+    done = {(run.cell, run.repeat) for run in settled}
+    failed = {run.cell for run in settled if isinstance(run.outcome, Failed)}
     cooler: Cooler | None = None
     idle_w: dict[str, float] | None = None
     for cell, repeat in sweep.order():
@@ -52,23 +60,16 @@ def _run_cells(
             if idle_w is None:
                 idle_w = idle_watts() if sweep.hz else {}
             if cooler is not None:
-                note = cooler.wait(heard_by.cooling)
+                note = cooler.wait(lambda reason: tell(Paused(reason=reason)))
             elif sweep.cooldown is not None:
                 cooler = Cooler(sweep.cooldown)
         except KeyboardInterrupt:
             return False
         started_at = now_utc()
-        heard_by.started(cell, repeat)
-        ended = run_cell(
-            plan,
-            repeat=repeat,
-            paths=sweep.paths,
-            hz=sweep.hz,
-            on_progress=heard_by.progress,
-            on_sampler=heard_by.sampling,
-        )
-        environment = steering_variables({**os.environ, **ended.environment})
-        record = BenchRun(
+        tell(Started(id=sweep.id, plan=plan, cell=cell, repeat=repeat))
+        result = run_cell(plan, repeat=repeat, paths=sweep.paths, hz=sweep.hz, listeners=listeners)
+        environment = steering_variables({**os.environ, **result.environment})
+        run = BenchRun(
             id=new_id(),
             sweep=sweep.id,
             cell=cell,
@@ -79,18 +80,18 @@ def _run_cells(
             software=Software(
                 metalmark=metalmark.__version__,
                 python=platform.python_version(),
-                versions=ended.versions,
+                versions=result.versions,
                 environment=environment,
             ),
-            outcome=_noted(ended.outcome, note, ended.note, sleepy),
-            telemetry=msgspec.structs.replace(ended.telemetry, idle_w=idle_w),
-            flags=flags_of(ended.outcome, ended.telemetry, identify(), environment),
+            outcome=_noted(result.outcome, note, result.note, sleepy),
+            telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
+            flags=flags_of(result.outcome, result.telemetry, identify(), environment),
         )
-        keep(record)
-        heard_by.ended(record)
-        if isinstance(record.outcome, Failed):
+        keep(run)
+        tell(Ended(run=run))
+        if isinstance(run.outcome, Failed):
             failed.add(cell)
-        if was_interrupted(record):
+        if was_interrupted(run):
             return False
     return True
 
@@ -101,5 +102,5 @@ def _noted(outcome: Outcome, *notes: str) -> Outcome:
     return msgspec.structs.replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
 
-def was_interrupted(record: BenchRun) -> bool:
-    return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
+def was_interrupted(run: BenchRun) -> bool:
+    return isinstance(run.outcome, Failed) and run.outcome.kind is FailureKind.INTERRUPTED

@@ -1,19 +1,29 @@
-"""What a user types for a list: `16,64`, `1-4`, `8-64*2`, `10-50+10`, `on,off`; parsed once, at the edge."""
+"""Values as a user types them: lists and ranges (`16,64`, `1-4`, `8-64*2`, `10-50+10`), `on,off`, devices and files.
+
+They are parsed once, here. A run names a file of the user's by its last part and a digest; its path is not stored.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from metalmark.errors import UsageError
 from metalmark.model.plan import Device, DeviceKind, Scalar
-from metalmark.model.workload import Param
+from metalmark.model.workload import Param, WorkloadInfo
 
 _RANGE = re.compile(r"^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)(?:([*+])(\d+(?:\.\d+)?))?$")
 MOST_VALUES = 1000
 TRUE, FALSE = {"on", "true", "yes", "1"}, {"off", "false", "no", "0"}
+WHOLE_FILE_BYTES = 64 << 20
+"""Larger files are identified by their size and both ends: hashing a data set at each start would take minutes."""
+
+ICON = "Icon\r"
+"""The file in which the Finder keeps a folder's own icon; the line end is part of the name."""
 
 
 def split_list(text: str, *, what: str) -> list[str]:
@@ -24,7 +34,7 @@ def split_list(text: str, *, what: str) -> list[str]:
 
 
 def choose(text: str, choices: Iterable[str], *, what: str, plural: str) -> list[str]:
-    """A list of words out of `choices`; a stranger is answered with the nearest."""
+    """Parse a list of words out of `choices`; the answer to an unknown one names the nearest."""
     known = list(choices)
     words = split_list(text, what=what)
     for word in words:
@@ -43,7 +53,7 @@ def parse_switch(text: str, *, what: str) -> list[bool]:
 
 
 def parse_param(param: Param, text: str) -> list[Scalar]:
-    """The values of a workload's parameter, of the type of its default."""
+    """Parse the values of a workload's parameter, of the type of its default."""
     flag = f"--{param.name.replace('_', '-')}"
     if param.path:
         return list(split_list(text, what=flag))
@@ -117,3 +127,70 @@ def _numbers(word: str, *, what: str) -> list[float]:
 def _near(word: str, known: list[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]}?" if near else "."
+
+
+def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[str, str]]:
+    """Parse a list of words, some of them paths. Return the list as runs may hold it, and the path of each file."""
+    known, words, paths = set(fixed), [], {}
+    for given in split_list(text, what=what):
+        if given in known:
+            words.append(given)
+            continue
+        path = expanded(given)
+        if not path.exists():
+            raise UsageError(
+                f"{what} is {', '.join(sorted(known))} or a path; there is no file or folder {given}.",
+                hint="Check the path; a comma separates values, so it may not be in a name.",
+            )
+        label = f"{path.resolve().name}@{fingerprint(path)[:12]}"
+        words.append(label)
+        paths[label] = str(path.resolve())
+    return ",".join(words), paths
+
+
+def expanded(text: str) -> Path:
+    """Return a path as typed, with ~ replaced by the home folder that it stands for."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{text} can't be found: that home folder is not known.", hint="Write the whole path."
+        ) from error
+
+
+def localise_params(
+    workloads: Sequence[WorkloadInfo], given: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Do the same for every parameter that may name a file."""
+    params, paths = dict(given), {}
+    for workload in workloads:
+        for param in workload.params:
+            if param.path and param.name in given:
+                flag = f"--{param.name.replace('_', '-')}"
+                params[param.name], found = localise(given[param.name], fixed=param.choices, what=flag)
+                paths.update(found)
+    return params, paths
+
+
+def fingerprint(path: Path) -> str:
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if _counts(each, path))
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(path) if path.is_dir() else ''} {size}\n".encode())
+        if len(files) > 100:
+            continue  # a folder of images: names and sizes
+        with file.open("rb") as opened:
+            if size <= WHOLE_FILE_BYTES:
+                digest.update(opened.read())
+            else:
+                digest.update(opened.read(1 << 20))
+                opened.seek(-(1 << 20), 2)
+                digest.update(opened.read())
+    return digest.hexdigest()
+
+
+def _counts(file: Path, folder: Path) -> bool:
+    """Leave out hidden files: macOS writes .DS_Store, ._ files and Icon into any folder that is looked at."""
+    parts = file.relative_to(folder).parts
+    return not any(part.startswith(".") for part in parts) and parts[-1] != ICON and file.is_file()

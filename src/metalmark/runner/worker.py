@@ -1,4 +1,4 @@
-"""The child process: one cell, one framework, one outcome file. `python -m metalmark.runner.worker JOB OUTCOME`."""
+"""The worker process: one cell, one framework, one outcome file. `python -m metalmark.runner.worker JOB OUTCOME`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import msgspec
@@ -19,8 +18,10 @@ from metalmark.feeds.samples import with_data
 from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
+from metalmark.runner.ask import in_one_line, traceback_of
+from metalmark.runner.events import Progress
 from metalmark.runner.evidence import Evidence
-from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport, write_struct
+from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, WorkerReport, write_struct
 from metalmark.runner.loop import Clock
 from metalmark.scrub import printable, scrub
 from metalmark.workloads.catalog import load
@@ -28,13 +29,13 @@ from metalmark.workloads.catalog import load
 PROGRESS_EVERY_S = 0.2
 
 
-class Voice:
-    """Progress lines on the parent's pipe, at most five a second, and the moment each phase began."""
+class ProgressPipe:
+    """Writes progress lines to the parent's pipe, at most five per second, and keeps the moment each phase began."""
 
     def __init__(self, origin_s: float) -> None:
         self._origin_s = origin_s
         self._fd = int(os.environ.get(PROGRESS_FD, "-1"))
-        self._spoke_s = 0.0
+        self._wrote_s = 0.0
         self.phase = "start"
         self.began: dict[str, float] = {}
 
@@ -44,11 +45,11 @@ class Voice:
         if new:
             self.phase = phase
             self.began[phase] = max(now, 0.0)
-        if self._fd >= 0 and (new or now - self._spoke_s >= PROGRESS_EVERY_S):
-            self._spoke_s = now
-            self._say(Progress(phase=phase, at_s=now, done=done, step_s=step_s))
+        if self._fd >= 0 and (new or now - self._wrote_s >= PROGRESS_EVERY_S):
+            self._wrote_s = now
+            self._write(Progress(phase=phase, at_s=now, done=done, step_s=step_s))
 
-    def _say(self, progress: Progress) -> None:
+    def _write(self, progress: Progress) -> None:
         try:
             os.write(self._fd, msgspec.json.encode(progress) + b"\n")
         except OSError:  # the parent is gone: nobody will read the outcome either
@@ -58,29 +59,29 @@ class Voice:
 def main(job_path: str, outcome_path: str) -> None:
     die_with_parent()
     job = msgspec.json.decode(Path(job_path).read_bytes(), type=Job)
-    voice = Voice(job.spawned_at_s)
-    voice("import")
+    tell = ProgressPipe(job.spawned_at_s)
+    tell("import")
     backend: Backend | None = None
     versions: dict[str, str] = {}
     try:
         backend = FRAMEWORKS[job.plan.framework].backend()
         versions = backend.probe().versions
-        with listening(lambda share: voice("download", share)):
-            outcome: Completed | Failed = run(job, backend, voice)
+        with listening(lambda share: tell("download", share)):
+            outcome: Completed | Failed = run(job, backend, tell)
     except BaseException as error:  # noqa: BLE001  whatever a framework throws is this cell's outcome
-        outcome = describe(error, backend, voice.phase)
+        outcome = describe(error, backend, tell.phase)
     write_struct(Path(outcome_path), WorkerReport(outcome=outcome, versions=versions))
 
 
-def run(job: Job, backend: Backend, voice: Voice) -> Completed:
+def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
     plan = here(job.plan, job.paths)
-    voice("build")
+    tell("build")
     workload, data = with_data(load(plan.workload, source=job.paths.get(plan.workload, "")), plan)
     with backend.open(plan, workload) as session:
         streams = plan.feed is Feed.PIPELINE
-        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=voice, streams=streams)
+        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=tell, streams=streams)
         evidence = Evidence(session, clock, plan.mode)
-        voice("first step")
+        tell("first step")
         first_step_s = clock.first_step()
         evidence.after_first_step()
         # The proof needs a fixed batch, so the first and the last steps are on the ring; the clock sees the loader.
@@ -89,7 +90,7 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
             measurement = clock.measure(first_step_s)
         finally:
             session.feeder.stream(False)
-        voice("proof")
+        tell("proof")
         memory = session.memory()
         proof = evidence.conclude()
         flops = workload.flops(plan.params) if workload.flops else None
@@ -102,12 +103,12 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
             measurement=measurement,
             proof=proof,
             phases=Phases(
-                import_s=voice.began["import"],
-                build_s=voice.began["build"],
-                first_step_s=voice.began["first step"],
-                warmup_s=voice.began["warm-up"],
-                measure_s=voice.began["measure"],
-                end_s=voice.began["proof"],
+                import_s=tell.began["import"],
+                build_s=tell.began["build"],
+                first_step_s=tell.began["first step"],
+                warmup_s=tell.began["warm-up"],
+                measure_s=tell.began["measure"],
+                end_s=tell.began["proof"],
             ),
             memory=memory,
             samples_per_step=int(plan.params["batch_size"]),
@@ -120,13 +121,13 @@ def run(job: Job, backend: Backend, voice: Voice) -> Completed:
 
 
 def here(plan: Plan, paths: dict[str, str]) -> Plan:
-    """The plan with the user's own files as this machine knows them; the record keeps the one without."""
+    """Return the plan with the paths of the user's own files on this machine; the run keeps the plan without them."""
     params = {name: paths.get(value, value) if isinstance(value, str) else value for name, value in plan.params.items()}
     return msgspec.structs.replace(plan, params=params, data=paths.get(plan.data, plan.data))
 
 
 def describe(error: BaseException, backend: Backend | None, phase: str) -> Failed:
-    """An exception as data: it can't cross a process as itself."""
+    """Return an exception as data: it can't cross processes as itself."""
     if isinstance(error, MetalmarkError) and not isinstance(error, WrongResultError):
         # Data or weights that are missing or damaged, too: the message says which file, and the hint what to do.
         return Failed(
@@ -134,9 +135,7 @@ def describe(error: BaseException, backend: Backend | None, phase: str) -> Faile
         )
     if isinstance(error, WrongResultError):
         return Failed(kind=FailureKind.WRONG_RESULT, message=error.message, hint=error.hint, phase=phase)
-    first_line = (str(error).strip() or "no message").splitlines()[0]
-    message = scrub(f"{type(error).__name__}: {first_line}")[:500]
-    detail = scrub("".join(traceback.format_exception(error)))[-4000:]
+    message, detail = in_one_line(error), traceback_of(error)
     if isinstance(error, MemoryError) or (backend is not None and backend.is_out_of_memory(error)):
         hint = "Use a smaller --batch-size."
         return Failed(kind=FailureKind.OUT_OF_MEMORY, message=message, hint=hint, phase=phase, detail=detail)
@@ -144,7 +143,7 @@ def describe(error: BaseException, backend: Backend | None, phase: str) -> Faile
 
 
 def die_with_parent() -> None:
-    """A thread that sleeps on a pipe only the parent holds: its end, by exit or by kill -9, is ours."""
+    """Exit when the parent does, even by kill -9: a thread sleeps on a pipe that only the parent holds."""
     fd = int(os.environ.get(LIFELINE_FD, "-1"))
     if fd < 0:
         return

@@ -1,7 +1,7 @@
-"""What runs now: one small file a running command in a folder beside the store, for whoever looks on.
+"""What runs now: one small file per running command in a folder beside the store, read by `metalmark serve`.
 
-The command's own process writes it between lines of its worker's progress, replaces it whole, and takes it away at the
-end. One that was left behind (kill -9) is known by its process, which is no more.
+The command's own process writes the file as its worker's progress comes, replaces it whole, and removes it at the end.
+A file that was left behind (kill -9) is recognised by its process, which is gone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,32 +17,34 @@ import psutil  # type: ignore[import-untyped]
 from msgspec import Meta, Struct
 
 from metalmark.errors import FormatError
-from metalmark.model.run import Count, Identifier
+from metalmark.model.run import Count, Identifier, Moment, RunKind
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_BYTES = 4 << 20
 MOST_POINTS = 240
 MOST_MISSES = 5
 FORGET_S = 600.0
-"""How long one that was left behind is shown as ended before it is taken away."""
+"""How long a file that was left behind is shown as ended before it is removed."""
 SAME_S = 60.0
-"""Two readings of when a process began are of one process if they differ by less: they are told by the wall clock,
-which a Mac corrects when it wakes. No number is given to another process within a minute of the first one's start."""
+"""Two start times that differ by less are of one process: they are read from the wall clock, which a Mac corrects when
+it wakes. No process ID is given to another process within a minute of the first one's start."""
 
-UNITS = {"_power": "W", "_memory": "bytes", "_utilisation": "%", "_cpu": "%", "_temperature": "°C"}
-"""Of a sensor's series, by how its name ends: those that are shown while it runs."""
 THROUGHPUT = "throughput"
-
-Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")]
-
-
-class Kind(StrEnum):
-    BENCH = "bench"
-    TRAIN = "train"
+UNITS = {
+    THROUGHPUT: "samples/s",
+    "_power": "W",
+    "_memory": "bytes",
+    "_utilisation": "%",
+    "_cpu": "%",
+    "_temperature": "°C",
+    "_clock": "MHz",
+    "_throttle": "",
+}
+"""Units of the series that are shown while a worker runs, by the ending of their name."""
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """One quantity as it came. `at_s` counts from the start of its worker."""
+    """One quantity over time. `at_s` counts from the start of its worker."""
 
     name: str
     unit: str
@@ -51,26 +52,26 @@ class Trace(Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]
 
 
-class Status(Struct, frozen=True, kw_only=True):
-    schema: int = SCHEMA
+class LiveStatus(Struct, frozen=True, kw_only=True):
+    schema: Annotated[int, Meta(ge=SCHEMA, le=SCHEMA)] = SCHEMA
     id: Identifier
-    """Of the sweep or the training."""
-    kind: Kind
+    """The id of the sweep or the training."""
+    kind: RunKind
     pid: Annotated[int, Meta(ge=1)]
     process_s: float
-    """When that process began, by the system's clock: a number is given to another process later."""
+    """When that process began, by the system's clock: its ID is given to another process later."""
     started_at: Moment
     updated_at: Moment
     what: str
     phase: str
     share: float | None = None
-    """Of the cell or the epoch that runs."""
+    """How much of the running cell or epoch is done."""
     done: Count
     total: Count
     left: str = ""
     traces: tuple[Trace, ...] = ()
     ended: tuple[str, ...] = ()
-    """The last cells or epochs that came to their end, in a line each."""
+    """The last cells or epochs that ended, one line each."""
 
     @property
     def alive(self) -> bool:
@@ -85,19 +86,26 @@ class Status(Struct, frozen=True, kw_only=True):
 
     @property
     def silent_s(self) -> float:
-        """Since the worker was heard of."""
+        """Seconds since the last progress of the worker."""
         return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(self.updated_at)).total_seconds())
 
 
 class History:
-    """The points of a worker's life so far. When they are too many every second one goes, so the line stays whole."""
+    """What was seen of a worker so far. When the points are too many, every second one is dropped, so that the line
+    still covers the whole time."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most, self._every, self._seen = most, 1, 0
         self._at_s: dict[str, list[float]] = {}
         self._values: dict[str, list[float]] = {}
+        self.latest: dict[str, float] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        """The lowest and the highest value by name, of points that were dropped too."""
 
     def see(self, at_s: float, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            low, high = self.ranges.get(name, (value, value))
+            self.latest[name], self.ranges[name] = value, (min(low, value), max(high, value))
         self._seen += 1
         if self._seen % self._every:
             return
@@ -118,14 +126,14 @@ class History:
 
 
 class LiveFile:
-    """The file of one running command. What goes wrong with it costs the view, never the run."""
+    """The file of one running command. If it can't be written, the live page lacks it; the run goes on."""
 
     def __init__(self, store: Path, identifier: str) -> None:
         self._path = live_folder(store) / f"{identifier}.json"
         self._misses = 0
         self.pid, self.process_s = os.getpid(), psutil.Process().create_time()
 
-    def write(self, status: Status) -> None:
+    def write(self, status: LiveStatus) -> None:
         if self._misses >= MOST_MISSES:
             return
         beside = self._path.with_suffix(".part")
@@ -136,7 +144,7 @@ class LiveFile:
             beside.replace(self._path)
             self._misses = 0
         except OSError:
-            self._misses += 1  # once: another command that ended has just taken the empty folder away
+            self._misses += 1  # once is usual: another command that ended has just removed the empty folder
 
     def remove(self) -> None:
         self._misses = MOST_MISSES
@@ -152,30 +160,28 @@ class LiveFile:
 
 
 def live_folder(store: Path) -> Path:
-    """Beside the store, as SQLite's own helpers are."""
+    """Return the folder of live files, which is beside the store as SQLite's own helper files are."""
     return store.with_name(f"{store.name}-live")
 
 
 def unit_of(name: str) -> str:
-    if name == THROUGHPUT:
-        return "samples/s"
     return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
 
 
-def read_all(store: Path) -> list[Status]:
-    """The newest first; also those whose process is gone, for a while."""
+def read_all(store: Path) -> list[LiveStatus]:
+    """Return the newest first; for a while also those whose process is gone."""
     found = [status for path in live_folder(store).glob("*.json") if (status := read(path)) is not None]
     return sorted(found, key=lambda status: status.started_at, reverse=True)
 
 
-def read_one(store: Path, identifier: str) -> Status | None:
+def read_one(store: Path, identifier: str) -> LiveStatus | None:
     if not (identifier.isalnum() and identifier.isascii()):
         return None
     return read(live_folder(store) / f"{identifier}.json")
 
 
-def read(path: Path) -> Status | None:
-    """None for what can't be read: it is of another Metalmark, or it has just gone."""
+def read(path: Path) -> LiveStatus | None:
+    """Return None for a file that can't be read: another version wrote it, or it has just been removed."""
     try:
         if path.stat().st_size > MOST_BYTES:
             return None
@@ -189,7 +195,7 @@ def read(path: Path) -> Status | None:
 
 
 def clear_left_behind(store: Path) -> None:
-    """Those of processes that are gone: a command that begins tidies up after one that was killed."""
+    """Remove the files of processes that are gone: a command that begins tidies up after one that was killed."""
     for path in live_folder(store).glob("*.json"):
         status = read(path)
         if status is not None and not status.alive:
@@ -199,16 +205,10 @@ def clear_left_behind(store: Path) -> None:
                 continue
 
 
-def decode(data: bytes) -> Status:
+def decode(data: bytes) -> LiveStatus:
     try:
-        if msgspec.json.decode(data, type=_Versioned).schema != SCHEMA:
-            raise FormatError("a status of another Metalmark")
-        status = msgspec.json.decode(data, type=Status)
+        status = msgspec.json.decode(data, type=LiveStatus)
         datetime.fromisoformat(status.updated_at)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise FormatError(f"not a status: {error}") from error
+        raise FormatError(f"not a live status of this version: {error}") from error
     return status
-
-
-class _Versioned(Struct):
-    schema: int

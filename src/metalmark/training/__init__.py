@@ -1,1 +1,1 @@
-"""Real training: epochs, validation, checkpoints. The loop knows no framework; one file a framework drives it."""
+"""Real training: epochs, validation, checkpoints. The loop knows no framework; one file per framework drives it."""

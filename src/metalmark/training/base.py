@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
 from metalmark.backends.base import Placement, Probe
+from metalmark.errors import FormatError
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Plan
 from metalmark.model.run import DeviceMemory
@@ -27,13 +29,13 @@ class Trainer(Protocol):
     recipe: Recipe
 
     def train_batch(self, arrays: Arrays) -> Any:
-        """Enqueue one step; its loss, perhaps not computed yet. Reads nothing back."""
+        """Enqueue one step and return its loss, perhaps not computed yet. Reads nothing back."""
 
     def read(self, losses: list[Any]) -> list[float]:
-        """Losses of `train_batch` as numbers. Waits for them."""
+        """Wait for losses of `train_batch`, and return them as numbers."""
 
     def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        """The mean loss and the outputs, as float32, in inference mode. Changes nothing."""
+        """Return the mean loss and the outputs, as float32, in inference mode. Changes nothing."""
 
     def learning_rate(self) -> float: ...
 
@@ -47,7 +49,7 @@ class Trainer(Protocol):
 
 
 class Training(Protocol):
-    """A framework that trains: what `training/{torch,tensorflow,jax,mlx}.py` call TRAINING."""
+    """A framework that trains: the object TRAINING of `training/{torch,tensorflow,jax,mlx}.py`."""
 
     name: str
 
@@ -59,5 +61,22 @@ class Training(Protocol):
 
 
 def with_prefix(prefix: str, state: State) -> State:
-    """The part of a state under a prefix, the prefix cut off."""
+    """Return the part of a state whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def keras_names(prefix: str, variables: Sequence[Any]) -> list[str]:
+    """Return a name for each Keras variable: its path in the model, and its number where a path comes again."""
+    names: list[str] = []
+    for number, variable in enumerate(variables):
+        name = f"{prefix}{variable.path}"
+        names.append(f"{name}#{number}" if name in names else name)
+    return names
+
+
+def arrays_of(state: State, names: Sequence[str]) -> list[Any]:
+    """Return the arrays of these names, in their order."""
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise FormatError(f"The checkpoint has no {missing[0]}: it is of another network or of another Keras.")
+    return [state[name] for name in names]

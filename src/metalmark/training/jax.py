@@ -14,8 +14,7 @@ from metalmark.backends.keras_common import call_arguments, total_loss
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
-from metalmark.training.base import State
-from metalmark.training.keras_common import arrays_of, named
+from metalmark.training.base import State, arrays_of, keras_names
 
 
 class JaxTrainer(JaxSession):
@@ -33,9 +32,9 @@ class JaxTrainer(JaxSession):
         self._evaluate = jax.jit(evaluate)
         # In the order of the session's state. The generators of dropout are among the variables that do not train.
         self._names = (
-            named("model.", model.trainable_variables),
-            named("model.", model.non_trainable_variables),
-            named("optimizer.", self._optimizer.variables),
+            keras_names("model.", model.trainable_variables),
+            keras_names("model.", model.non_trainable_variables),
+            keras_names("optimizer.", self._optimizer.variables),
         )
 
     def train_batch(self, arrays: Arrays) -> Any:

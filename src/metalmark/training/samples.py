@@ -1,4 +1,4 @@
-"""Batches of one epoch by number: the same whoever makes them, and in order whoever is first."""
+"""The batches of one epoch by number: the same whichever thread makes them, and in order whichever is first."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from metalmark.model.plan import Plan
 from metalmark.model.workload import Recipe, Workload
 
 AHEAD = 2
-"""Batches made ahead beside those in the making."""
+"""Number of batches made ahead, besides those that are being made."""
 LARGE_BYTES = 1 << 20
-"""A batch under this is made faster than a thread hands it over."""
+"""A smaller batch is made faster than a thread hands it over."""
 MOST_WORKERS = 4
 
 
@@ -46,7 +46,7 @@ class Samples:
     split: Split
     positions: Positions
     epoch: int | None
-    """None: validation, which is never augmented."""
+    """None for validation, which is never augmented."""
 
     @property
     def batch_size(self) -> int:
@@ -76,14 +76,15 @@ def validation(workload: Workload, recipe: Recipe, plan: Plan, split: Split) -> 
 
 
 def suitable_workers(first: Arrays, cores: int) -> int:
-    """Threads for batches like this one. NumPy and Pillow let go of the interpreter in large operations only."""
+    """Return the number of threads for batches like this one. NumPy and Pillow release the interpreter lock in large
+    operations only."""
     large = sum(array.nbytes for array in first) >= LARGE_BYTES
     return max(1, min(MOST_WORKERS, cores - 1)) if large else 0
 
 
 @contextmanager
 def in_order(samples: Samples, workers: int) -> Iterator[Iterator[Arrays]]:
-    """The batches one after the other, made ahead by `workers` threads, or by the caller where there are none."""
+    """Give the batches one after another, made ahead by `workers` threads, or by the caller where there are none."""
     if not workers:
         yield (samples[number] for number in range(len(samples)))
         return

@@ -14,8 +14,7 @@ from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
 from metalmark.feeds.source import Arrays
 from metalmark.model.plan import DeviceKind, Plan
 from metalmark.model.workload import Workload
-from metalmark.training.base import State
-from metalmark.training.keras_common import arrays_of, named
+from metalmark.training.base import State, arrays_of, keras_names
 
 TOGETHER = 64
 
@@ -34,7 +33,7 @@ class TensorflowTrainer(TensorflowSession):
         self._evaluate = tf.function(evaluate, jit_compile=plan.settings.compile)
         # The generators of dropout are among the model's variables: their state is saved with it.
         self._variables = [*model.variables, *self._optimizer.variables]
-        self._names = [*named("model.", model.variables), *named("optimizer.", self._optimizer.variables)]
+        self._names = [*keras_names("model.", model.variables), *keras_names("optimizer.", self._optimizer.variables)]
 
     def train_batch(self, arrays: Arrays) -> Any:
         self._output = self._work(*self._placed(arrays))

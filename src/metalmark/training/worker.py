@@ -1,4 +1,4 @@
-"""The child process: one training, one framework. `python -m metalmark.training.worker JOB OUTCOME`."""
+"""The worker process: one training, one framework. `python -m metalmark.training.worker JOB OUTCOME`."""
 
 from __future__ import annotations
 
@@ -19,64 +19,65 @@ from metalmark.machine.cgroup import limits
 from metalmark.model.run import DeviceMemory, Failed
 from metalmark.model.training import Ending, Epoch, TrainingSetup
 from metalmark.model.workload import Batch, Params, Workload
+from metalmark.runner.events import TrainingProgress
 from metalmark.runner.job import write_struct
-from metalmark.runner.worker import PROGRESS_EVERY_S, Voice, describe, die_with_parent, here
+from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here
 from metalmark.training import samples
 from metalmark.training.base import Trainer, Training
-from metalmark.training.job import TrainingJob, TrainingProgress, TrainingReport
+from metalmark.training.folder import TrainingJob, TrainingReport
 from metalmark.training.loop import Loop
 from metalmark.workloads.catalog import load
 
 
-class TrainingVoice(Voice):
-    """Every loss and every epoch reaches the parent; how far a validation is, only five times a second."""
+class TrainingPipe(ProgressPipe):
+    """Tells the parent every loss and every epoch; how far a validation is, only five times per second."""
 
     def setting(self, setting: TrainingSetup) -> None:
-        self._speak("ready", setting=setting)
+        self._tell("ready", setting=setting)
 
     def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:
-        self._speak("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
+        self._tell("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
 
     def validating(self, *, epoch: int, done: float) -> None:
-        if self.phase != "validating" or self._at_s() - self._spoke_s >= PROGRESS_EVERY_S:
-            self._speak("validating", done=done, epoch=epoch)
+        if self.phase != "validating" or self._at_s() - self._wrote_s >= PROGRESS_EVERY_S:
+            self._tell("validating", done=done, epoch=epoch)
 
     def ended(self, epoch: Epoch, step: int) -> None:
-        self._speak("saved", epoch=epoch.number, step=step, ended=epoch)
+        self._tell("saved", epoch=epoch.number, step=step, ended=epoch)
 
     def _at_s(self) -> float:
         return time.monotonic() - self._origin_s
 
-    def _speak(self, phase: str, **what: object) -> None:
-        self.phase, self._spoke_s = phase, self._at_s()
+    def _tell(self, phase: str, **what: object) -> None:
+        self.phase, self._wrote_s = phase, self._at_s()
         if self._fd >= 0:
-            self._say(TrainingProgress(phase=phase, at_s=self._spoke_s, **what))  # type: ignore[arg-type]
+            self._write(TrainingProgress(phase=phase, at_s=self._wrote_s, **what))  # type: ignore[arg-type]
 
 
 def main(job_path: str, outcome_path: str) -> None:
     die_with_parent()
     job = msgspec.json.decode(Path(job_path).read_bytes(), type=TrainingJob)
-    voice = TrainingVoice(job.spawned_at_s)
-    voice("import")
+    tell = TrainingPipe(job.spawned_at_s)
+    tell("import")
     training: Training | None = None
     memory: DeviceMemory | None = None
     ending: Ending | Failed
     try:
         training = import_module(f"metalmark.training.{job.request.plan.framework}").TRAINING
-        with listening(lambda share: voice("download", share)):
-            ending, memory = run(job, training, voice)
+        with listening(lambda share: tell("download", share)):
+            ending, memory = run(job, training, tell)
     except BaseException as error:  # noqa: BLE001  whatever a framework throws is this training's end
-        ending = describe(error, cast("Backend | None", training), voice.phase)
+        ending = describe(error, cast("Backend | None", training), tell.phase)
     write_struct(Path(outcome_path), TrainingReport(ending=ending, memory=memory))
 
 
-def run(job: TrainingJob, training: Training, voice: TrainingVoice) -> tuple[Ending, DeviceMemory]:
+def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Ending, DeviceMemory]:
     request = job.request
     plan = here(request.plan, request.paths)
-    voice("data")
+    tell("data")
     workload = load(plan.workload, source=request.paths.get(plan.workload, ""))
     dataset = samples.dataset_of(workload, plan)
-    voice("build")
+    tell("build")
     with training.open(plan, light(workload, dataset)) as trainer:
         first = samples.training(workload, trainer.recipe, plan, dataset.train, 1)[0]
         workers = request.goal.workers
@@ -84,14 +85,14 @@ def run(job: TrainingJob, training: Training, voice: TrainingVoice) -> tuple[End
             workers = samples.suitable_workers(first, cpu.usable_cores(limits()) or 1)
         loop = Loop(
             trainer, workload, plan, dataset, request, folder=Path(job.folder), session=job.session,
-            workers=workers, tell=voice, now=lambda: time.monotonic() - job.spawned_at_s,
+            workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s,
         )  # fmt: skip
-        voice.setting(setting_of(trainer, training, workload, plan.params, dataset, workers))
+        tell.setting(setting_of(trainer, training, workload, plan.params, dataset, workers))
         return loop.run(), trainer.memory()
 
 
 def light(workload: Workload, dataset: Dataset) -> Workload:
-    """A session keeps two batches on the device for `bench`; here one sample each will do."""
+    """Return the workload with batches of one sample: a session keeps two on the device, which only `bench` needs."""
     split, sample = dataset.train, workload.sample
     assert sample is not None
 

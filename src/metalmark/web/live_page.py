@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.errors import UsageError
-from metalmark.report.units import duration, figures, size
-from metalmark.store.live import Kind, Status, Trace, read_all, read_one
+from metalmark.model.run import RunKind
+from metalmark.report.text.units import duration, figures, size
+from metalmark.store.live import LiveStatus, Trace, read_all, read_one
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
 from metalmark.web.shell import LIVE_SCRIPT, render, respond
@@ -74,15 +75,15 @@ def _result(store_path: Path, word: str) -> str:
     raise UsageError(f"Nothing named {word} runs, and nothing of it is stored.", hint="See what runs now, or all runs.")
 
 
-def _status(status: Status) -> Markup:
+def _status(status: LiveStatus) -> Markup:
     ordered = sorted(status.traces, key=_place)
     return render(
         "live_status.html",
         status=status,
-        address=f"/{'sweep' if status.kind is Kind.BENCH else 'training'}/{status.id}",
+        address=f"/{'sweep' if status.kind is RunKind.BENCH else 'training'}/{status.id}",
         silent=duration(status.silent_s) if status.silent_s >= QUIET_S else "",
         percent=None if status.share is None else round(min(max(status.share, 0.0), 1.0) * 100),
-        things="epochs" if status.kind is Kind.TRAIN else "runs",
+        things="epochs" if status.kind is RunKind.TRAINING else "runs",
         drawn=[_drawn(trace) for trace in ordered if trace.values],
         width=WIDTH,
         height=HEIGHT,

@@ -1,0 +1,50 @@
+"""Progress of a sweep or a training, from its events: on a terminal, in a log, in a notebook, and for the live page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from metalmark.model.measurement import BenchRun
+from metalmark.model.sweep import Sweep
+from metalmark.runner.events import Event
+from metalmark.training.folder import Request
+
+
+class Display(Protocol):
+    """A listener that is open while the sweep or the training runs."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def __call__(self, event: Event) -> None: ...
+
+
+class Silent:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def __call__(self, event: Event) -> None: ...
+
+
+def make_display(
+    what: Sweep | Request, *, previous: Sequence[BenchRun] = (), quiet: bool, watch: bool = False
+) -> Display:
+    """Return the display that suits where this process runs. `previous`: the runs of a resumed sweep.
+
+    `watch` adds throughput, clocks, power, temperatures and memory as they change.
+    """
+    if quiet:
+        return Silent()
+    from metalmark.display.notebook import NotebookView, in_notebook
+    from metalmark.display.status import Overview
+    from metalmark.display.terminal import LiveView, LogLines
+
+    overview = Overview(what, previous, watch=watch)
+    if in_notebook():
+        return NotebookView(overview)
+    return LiveView(overview) if sys.stderr.isatty() else LogLines(overview)

@@ -1,0 +1,120 @@
+"""Progress on stderr: on a terminal a table that fills and what runs now, in logs one line per cell or epoch."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from metalmark.display.status import Overview
+from metalmark.report.text.tables import sweep_table
+from metalmark.report.text.terminal import render
+from metalmark.report.text.units import reading, spark
+from metalmark.results.cells import cells_of
+from metalmark.runner.events import Ended, Event, Paused, Sampled, Started
+from metalmark.scrub import printable
+from metalmark.store.live import unit_of
+
+REFRESH_S = 1.0
+"""Drawing costs a core some milliseconds; the worker being measured needs them more."""
+WATCH_LINE_EVERY_S = 10.0
+SPARK_WIDTH = 48
+BAR_WIDTH = 40
+
+
+class LogLines:
+    """For logs: one line when a run of a sweep or an epoch ends; with `watch`, the newest readings now and then."""
+
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+        self._paused = False
+        self._printed_s = self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __call__(self, event: Event) -> None:
+        overview, ended = self._overview, len(self._overview.ended)
+        overview(event)
+        if isinstance(event, Paused) and not self._paused:
+            _print(event.reason)
+        elif isinstance(event, Started):
+            self._began_s = time.monotonic()
+        elif overview.watch and overview.history.latest:
+            self._print_readings()
+        if not isinstance(event, Sampled):
+            self._paused = isinstance(event, Paused)
+        for line in overview.ended[ended:]:
+            left = f"  ({overview.left})" if overview.left else ""
+            # The number of an epoch is in the brackets already.
+            shown = line if overview.sweep else line.partition(": ")[2]
+            _print(f"[{overview.done}/{overview.total}] {shown}{left}")
+
+    def _print_readings(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._printed_s >= WATCH_LINE_EVERY_S:
+            self._printed_s = now_s
+            latest = self._overview.history.latest.items()
+            values = ", ".join(f"{name} {reading(value, unit_of(name))}" for name, value in latest)
+            _print(f"{now_s - self._began_s:.0f} s: {values}")
+
+
+class LiveView:
+    """For people at a terminal: the table of a sweep as it fills or the epochs that ended, and what runs now."""
+
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+        self._drawn_s = 0.0
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def __call__(self, event: Event) -> None:
+        ended = len(self._overview.ended)
+        self._overview(event)
+        if self._overview.sweep is None:
+            for line in self._overview.ended[ended:]:
+                self._live.console.print(Text(printable(line)))
+        if isinstance(event, (Started, Paused, Ended)) or time.monotonic() - self._drawn_s >= REFRESH_S:
+            self._drawn_s = time.monotonic()
+            self._live.update(picture(self._overview), refresh=True)
+
+
+def picture(overview: Overview) -> RenderableType:
+    """Return the table of a sweep, the readings that are watched, and what runs now."""
+    parts: list[RenderableType] = []
+    if overview.sweep is not None:
+        parts.append(render(sweep_table(cells_of(overview.runs), plans=overview.sweep.plans)))
+    if overview.watch and overview.history.latest:
+        parts.append(_readings(overview))
+    if overview.sweep is None and overview.share is not None:
+        parts.append(ProgressBar(total=1.0, completed=overview.share, width=BAR_WIDTH))
+    parts.append(Text(overview.line))
+    return Group(*parts)
+
+
+def _readings(overview: Overview) -> Table:
+    """Show each quantity as a line of bars, its newest value, and the lowest and the highest so far."""
+    grid = Table.grid(padding=(0, 2))
+    for trace in overview.history.traces():
+        low, high = (reading(value, trace.unit) for value in overview.history.ranges[trace.name])
+        now = reading(overview.history.latest[trace.name], trace.unit)
+        grid.add_row(Text(trace.name), Text(spark(trace.values, SPARK_WIDTH)), Text(f"{now} ({low} to {high})"))
+    return grid
+
+
+def _print(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)  # noqa: T201

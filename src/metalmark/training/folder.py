@@ -1,0 +1,219 @@
+"""The folder of a training: what was asked for, the run so far and its checkpoints; and what passes to its worker."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from metalmark.errors import FormatError, NotInstalledError, StoreError, UsageError
+from metalmark.machine.durable import flush_to_drive
+from metalmark.model.codec import decode_versioned, refuse_newer
+from metalmark.model.plan import Plan
+from metalmark.model.run import SCHEMA, DeviceMemory, Failed
+from metalmark.model.sweep import now_utc
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
+from metalmark.runner.job import write_struct
+from metalmark.scrub import printable
+from metalmark.training.base import State
+
+RECORD, JOB, LINEUP = "record.json", "job.json", "lineup.json"
+BEST, LAST = "best.safetensors", "last.safetensors"
+CHECKPOINT_SCHEMA = 1
+METADATA = "metalmark"
+
+T = TypeVar("T", bound=Struct)
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What was asked for, as `--resume` needs it. It names the user's own files, so it stays on this machine."""
+
+    id: str
+    plan: Plan
+    goal: Goal
+    paths: dict[str, str] = {}
+    hz: float | None = 5.0
+    sweep: str = ""
+    """The id of the lineup that it is a member of; empty for a training by itself."""
+    cell: int = 0
+    repeat: int = 0
+
+
+class TrainingJob(Struct, frozen=True, kw_only=True):
+    """What a worker is given."""
+
+    request: Request
+    folder: str
+    session: int
+    spawned_at_s: float
+
+
+class TrainingReport(Struct, frozen=True, kw_only=True):
+    """What a worker leaves when it ends."""
+
+    ending: Ending | Failed
+    memory: DeviceMemory | None = None
+
+
+class Member(NamedTuple):
+    """A training that can begin or go on: what was asked for, the run so far, and its folder."""
+
+    request: Request
+    run: TrainingRun
+    folder: Path
+
+
+def new_run(request: Request) -> TrainingRun:
+    """Return the run of a training that has not begun."""
+    return TrainingRun(
+        id=request.id,
+        started_at=now_utc(),
+        sweep=request.sweep,
+        cell=request.cell,
+        repeat=request.repeat,
+        plan=request.plan,
+        goal=request.goal,
+    )
+
+
+def folder_name(workload: str, identifier: str) -> str:
+    return f"{workload.replace(':', '-').removesuffix('.py')}-{identifier}"
+
+
+def new_folder(folder: Path) -> Path:
+    """Make the folder, and refuse one that holds a training already."""
+    if (folder / LAST).exists() or (folder / LINEUP).exists():
+        raise UsageError(
+            f"{folder} holds a training already.",
+            hint=f"Go on with it: metalmark train --resume={shlex.quote(str(folder))}; or give another --out.",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} can't be made: {error.strerror}.", hint="Give another --out DIR.") from error
+    return folder.resolve()
+
+
+def stored_training(folder: Path, epochs: int | None = None) -> Member:
+    """Return the training of a folder as it can go on: with the epochs of its last checkpoint."""
+    request, run = read_request(folder), read_record(folder)
+    if epochs is not None:
+        request = msgspec.structs.replace(request, goal=msgspec.structs.replace(request.goal, epochs=epochs))
+    return Member(request, msgspec.structs.replace(run, epochs=curve(folder)), folder)
+
+
+def discard(folder: Path) -> None:
+    """Take away a training that could not begin: bad input leaves nothing to go on with."""
+    for name in (JOB, RECORD):
+        (folder / name).unlink(missing_ok=True)
+    remove_if_empty(folder)
+
+
+def remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # the user's own folder may hold other things
+        folder.rmdir()
+
+
+def read_record(folder: Path) -> TrainingRun:
+    return msgspec.structs.replace(_read(folder / RECORD, TrainingRun), schema=SCHEMA)
+
+
+def read_request(folder: Path) -> Request:
+    return _read(folder / JOB, Request)
+
+
+def write_request(folder: Path, request: Request) -> None:
+    write_struct(folder / JOB, request)
+
+
+def write_record(folder: Path, run: TrainingRun) -> None:
+    write_struct(folder / RECORD, run)
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path.parent} holds no training: {path.name} can't be read ({error.strerror}).",
+            hint="Give the folder that `metalmark train` wrote: metalmark train --resume=DIR",
+        ) from error
+    try:
+        return decode_versioned(data, kind, newest=SCHEMA, source=str(path))
+    except msgspec.DecodeError as error:
+        raise FormatError(
+            f"{path} is damaged: {printable(str(error))}.", hint="Start again in another --out."
+        ) from error
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """What a checkpoint's metadata says about its arrays. The curve is in it, so it can't disagree with the weights."""
+
+    schema: int = CHECKPOINT_SCHEMA
+    training: str
+    framework: str
+    data_digest: str
+    epochs: tuple[Epoch, ...]
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint, state: State) -> None:
+    """Write a training's whole state into one safetensors file, all of it or nothing."""
+    save_file = _safetensors("save_file")
+    beside = path.with_name(path.name + ".part")
+    arrays = {name: np.asarray(array, order="C") for name, array in state.items()}
+    save_file(arrays, beside, metadata={METADATA: msgspec.json.encode(checkpoint).decode()})
+    with beside.open("rb") as file:
+        flush_to_drive(file.fileno())
+    beside.replace(path)
+
+
+def share_file(path: Path, other: Path) -> None:
+    """Give the same file another name, which later writes of `path` do not touch."""
+    beside = other.with_name(other.name + ".part")
+    beside.unlink(missing_ok=True)
+    try:
+        os.link(path, beside)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, beside)
+    beside.replace(other)
+
+
+def load_checkpoint(path: Path) -> tuple[Checkpoint, State]:
+    safe_open = _safetensors("safe_open")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA, "")
+            checkpoint = msgspec.json.decode(text, type=Checkpoint)
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a mapping
+    except Exception as error:  # safetensors raises exceptions of its own, which change with its versions
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise FormatError(
+            f"{path.name} is damaged or no checkpoint of Metalmark: {why}",
+            hint="Delete it to begin again; best.safetensors, if there, holds an earlier epoch.",
+        ) from error
+    refuse_newer(checkpoint.schema, CHECKPOINT_SCHEMA, path.name)
+    return checkpoint, state
+
+
+def curve(folder: Path) -> tuple[Epoch, ...]:
+    """Return the epochs with which a resumed training begins: those of its last checkpoint."""
+    path = folder / LAST
+    return load_checkpoint(path)[0].epochs if path.exists() else ()
+
+
+def _safetensors(name: str):  # type: ignore[no-untyped-def]
+    try:
+        import safetensors
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise NotInstalledError(
+            "Checkpoints need the package safetensors, which is not installed.", hint="pip install safetensors"
+        ) from error
+    return {"save_file": save_file, "safe_open": safetensors.safe_open}[name]
