@@ -44,7 +44,10 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Sensor(Protocol):
-    """All calls come from one thread, the sensor's own; one that hangs or raises costs only its own series."""
+    """All calls come from one thread, the sensor's own; one that hangs or raises costs only its own series.
+
+    A class that inherits from it may leave out `close`, and `available` where it can always be read.
+    """
 
     name: str
 
@@ -53,23 +56,31 @@ class Sensor(Protocol):
 
     def available(self) -> str | None:
         """Open what `read` needs; return None if the sensor can be read here, else the reason."""
+        return None
 
     def read(self) -> list[Reading]:
         """Return what is known now; a quantity that needs two readings is missing from the first."""
         ...
 
     def close(self) -> None:
-        """May be called twice, and before `available`."""
+        """Let go of what is open. May be called twice, and before `available`."""
+        return
+
+
+def finite(value: object) -> float | None:
+    """Return a finite number as it is, and None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond any float
+        return None
 
 
 def number(value: object) -> float | None:
     """Return a tool's figure if it is finite and not negative, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) and value >= 0 else None
-    except OverflowError:  # an integer beyond any float
-        return None
+    figure = finite(value)
+    return figure if figure is not None and figure >= 0 else None
 
 
 class ReadInterval:

@@ -10,14 +10,16 @@ import psutil  # type: ignore[import-untyped]
 
 from metalmark.machine.apple import BATTERY, HEAT, POWER_SETTINGS, parse_heat, parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
-from metalmark.telemetry.base import Reading, ReadInterval, Unit
+from metalmark.telemetry.base import Reading, ReadInterval, Sensor, Unit
 from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _PROFILE = Path("/sys/firmware/acpi/platform_profile")
 _EVERY_S = 1.0
 
 
-class BatterySensor:
+class BatterySensor(Sensor):
+    """Whether a Linux machine runs on its battery or saves power."""
+
     name = "battery"
     source = "psutil"
 
@@ -31,9 +33,6 @@ class BatterySensor:
 
     def read(self) -> list[Reading]:
         return self._ask() if self._interval.due() else []
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _ask(self) -> list[Reading]:
         readings: list[Reading] = []

@@ -7,10 +7,11 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from metalmark.model.run import Absent, Series, Telemetry
 from metalmark.scrub import scrub
-from metalmark.telemetry.base import Reading, Sensor, SensorLostError
+from metalmark.telemetry.base import Reading, Sensor, SensorLostError, finite
 
 _REASON_CHARS = 300
 
@@ -65,6 +66,13 @@ class Sampler:
         return self._telemetry
 
 
+class _Samples(NamedTuple):
+    unit: str
+    source: str
+    at_s: array[float]
+    values: array[float]
+
+
 class Channel:
     """One sensor, its thread, and what it gave until it was stopped or broke.
 
@@ -77,10 +85,7 @@ class Channel:
         self._origin_s = origin_s
         self._stopping = stopping
         self._lock = threading.Lock()  # never held while the sensor is asked
-        self._units: dict[str, str] = {}
-        self._sources: dict[str, str] = {}
-        self._at_s: dict[str, array[float]] = {}
-        self._values: dict[str, array[float]] = {}
+        self._series: dict[str, _Samples] = {}
         self._absent: dict[str, str] = {}
         self._call, self._called_at_s = "available", time.monotonic()
         # A daemon: the interpreter's end must not wait for a sensor that hangs.
@@ -97,13 +102,13 @@ class Channel:
         with self._lock:
             if self._sensor.name in self._absent:
                 return {}
-            return {name: values[-1] for name, values in self._values.items() if name not in self._absent}
+            return {name: one.values[-1] for name, one in self._series.items() if name not in self._absent}
 
     @property
     def known(self) -> bool:
         """Whether the sensor has answered: with a first reading, or with the reason why there is none."""
         with self._lock:
-            return bool(self._absent or self._values)
+            return bool(self._absent or self._series)
 
     def collected(self) -> tuple[list[Series], dict[str, str]]:
         """Return a copy of what there is now. A sensor that is still busy is named, and what it gave before is kept."""
@@ -113,14 +118,8 @@ class Channel:
                 since_s = self._called_at_s - self._origin_s
                 absent.setdefault(self._sensor.name, f"gave no answer to {self._call}() asked at {since_s:.1f} s")
             series = [
-                Series(
-                    name=name,
-                    unit=unit,
-                    source=self._sources[name],
-                    at_s=tuple(self._at_s[name]),
-                    values=tuple(self._values[name]),
-                )
-                for name, unit in self._units.items()
+                Series(name=name, unit=one.unit, source=one.source, at_s=tuple(one.at_s), values=tuple(one.values))
+                for name, one in self._series.items()
             ]
         return series, absent
 
@@ -158,17 +157,18 @@ class Channel:
                 raise SensorLostError(f"read() gave a {type(reading).__name__} among its readings")
             if reading.name in self._absent:
                 continue
-            value = _finite(reading.value)
+            value = finite(reading.value)
             if value is None:
-                self._lose(reading.name, self._moment() + _fault(reading.value))
+                fault = f"gave {repr(reading.value)[:60]}, which is not a finite number"
+                reason = reading.value.reason if isinstance(reading.value, Absent) else fault
+                self._lose(reading.name, self._moment() + reason)
                 continue
             with self._lock:
-                if reading.name not in self._units:
-                    self._units[reading.name] = str(reading.unit)
-                    self._sources[reading.name] = str(reading.source or self._sensor.source)
-                    self._at_s[reading.name], self._values[reading.name] = array("d"), array("d")
-                self._at_s[reading.name].append(at_s)
-                self._values[reading.name].append(value)
+                if reading.name not in self._series:
+                    source = str(reading.source or self._sensor.source)
+                    self._series[reading.name] = _Samples(str(reading.unit), source, array("d"), array("d"))
+                self._series[reading.name].at_s.append(at_s)
+                self._series[reading.name].values.append(value)
 
     def _about_to(self, call: str) -> None:
         with self._lock:
@@ -180,22 +180,9 @@ class Channel:
             self._absent.setdefault(name, scrub(reason)[:_REASON_CHARS])
 
     def _moment(self) -> str:
-        return f"ended at {time.monotonic() - self._origin_s:.1f} s: " if self._values else ""
+        return f"ended at {time.monotonic() - self._origin_s:.1f} s: " if self._series else ""
 
 
 def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:
     """Return the first tick that is still ahead: a late reading skips what it missed instead of catching up."""
     return max(tick + 1, math.ceil(elapsed_s / period_s))
-
-
-def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond any float
-        return None
-
-
-def _fault(value: object) -> str:
-    return value.reason if isinstance(value, Absent) else f"gave {repr(value)[:60]}, which is no finite number"

@@ -13,7 +13,7 @@ import psutil  # type: ignore[import-untyped]
 from metalmark.machine.apple import MEMORY_PRESSURE, PAGING, parse_free_memory
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
-from metalmark.telemetry.base import Reading, Unit
+from metalmark.telemetry.base import Reading, Sensor, Unit
 from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _VMSTAT = Path("/proc/vmstat")
@@ -27,7 +27,7 @@ _TRAFFIC = "swap" if _LINUX else "page"
 _TRAFFIC_SCALE = os.sysconf("SC_PAGE_SIZE") / 4096 if _LINUX else 1.0
 
 
-class SystemSensor:
+class SystemSensor(Sensor):
     """The memory and processors of the machine, with the work of others included.
 
     `system_swap_in` and `system_swap_out` (on a Mac `system_page_in` and `_out`) count from the first reading.
@@ -60,9 +60,6 @@ class SystemSensor:
             readings.append(Reading(name="system_cpu", unit=Unit.PERCENT, value=100 * min(max(share, 0.0), 1.0)))
         self._cpu_s = busy_s, total_s
         return readings
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _swap(self) -> list[Reading]:
         names = ("system_swap_used", f"system_{_TRAFFIC}_in", f"system_{_TRAFFIC}_out")

@@ -18,7 +18,7 @@ from metalmark.machine.processes import signal_group
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
 from metalmark.scrub import scrub
-from metalmark.telemetry.base import Reading, ReadInterval, SensorLostError, Unit
+from metalmark.telemetry.base import Reading, ReadInterval, Sensor, SensorLostError, Unit
 
 TOOL_EVERY_S = 5.0
 """For what starts a process: five of those per second would be a load of their own."""
@@ -34,11 +34,8 @@ _SHOWN_CHARS = 40
 RunTool = Callable[..., str | Absent]
 
 
-class AnswerSensor:
+class AnswerSensor(Sensor):
     """Readings from tools that answer and end, asked rarely. One that fails or prints nonsense is not asked again."""
-
-    name: str
-    source: str
 
     def __init__(
         self,
@@ -70,9 +67,6 @@ class AnswerSensor:
             raise SensorLostError("; ".join(self._failures))
         return readings
 
-    def close(self) -> None:
-        """Nothing is held open."""
-
     def _ask(self) -> list[Reading]:
         readings: list[Reading] = []
         for argv, parse in list(self._parsers.items()):
@@ -86,15 +80,12 @@ class AnswerSensor:
         return readings
 
 
-class ToolSensor:
+class ToolSensor(Sensor):
     """Readings that a running tool prints: what macmon and powermetrics share.
 
     `parse` turns one sample into readings and gives none for nonsense, a little of which is passed over. Joules are
     those of one sample: they are summed here, from the second sample on.
     """
-
-    name: str
-    source: str
 
     def __init__(self, argv: Sequence[str], *, end: bytes, silence_s: float, start_s: float) -> None:
         self._argv = argv
