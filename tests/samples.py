@@ -1,4 +1,4 @@
-"""Records made by hand, for tests that need no measurement."""
+"""Runs of every kind made by hand, for tests that need no measurement."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from metalmark.model.measurement import BenchRun, Block, Completed, Measurement,
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry
 from metalmark.model.sweep import new_id
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
+from metalmark.model.watch import Curve, Pass, Stretch, WatchedRun, WatchEnding
 
 MACHINE = Machine(
     chip="Test chip",
@@ -72,3 +74,61 @@ def record(outcome: Outcome | None = None, **changes: Any) -> BenchRun:
         "telemetry": Telemetry(hz=None),
     }
     return BenchRun(**{**fields, **changes})
+
+
+def epoch(number: int = 1, accuracy: float = 0.5, **changes: Any) -> Epoch:
+    fields: dict[str, Any] = {
+        "number": number, "session": 0, "begin_s": 10.0 * number, "end_s": 10.0 * number + 10, "samples": 100,
+        "steps": 10, "losses": (1.0,) * 10, "train_loss": 1.0, "validation_loss": 1 - accuracy, "accuracy": accuracy,
+        "top5": 1.0, "validation_samples": 20, "learning_rate": 0.1, "input_s": 1.0, "compute_s": 6.0,
+        "first_steps_s": 2.0, "first_steps_samples": 10, "validation_s": 2.0,
+    }  # fmt: skip
+    return Epoch(**{**fields, **changes})
+
+
+def training_session(**changes: Any) -> TrainingSession:
+    fields: dict[str, Any] = {
+        "started_at": "2026-11-15T08:00:01.000000Z",
+        "first_epoch": 1,
+        "machine": MACHINE,
+        "software": Software(metalmark="0.1.0", python="3.11.7", versions={"torch": "2.13.0"}),
+        "telemetry": Telemetry(hz=None),
+    }
+    return TrainingSession(**{**fields, **changes})
+
+
+def training_run(**changes: Any) -> TrainingRun:
+    """Two epochs, both done."""
+    fields: dict[str, Any] = {
+        "id": new_id(),
+        "started_at": "2026-11-15T08:00:00.000000Z",
+        "plan": plan(),
+        "goal": Goal(epochs=2),
+        "ending": Ending.EPOCHS,
+        "setting": TrainingSetup(
+            placed_on="cpu", device_name="CPU", parameters=100, trainable_parameters=100, data="synthetic",
+            data_digest="d" * 64, train_samples=100, validation_samples=20, classes=10, workers=0,
+        ),
+        "epochs": (epoch(1, 0.5), epoch(2, 0.9)),
+        "sessions": (training_session(),),
+    }  # fmt: skip
+    return TrainingRun(**{**fields, **changes})
+
+
+def watched_run(**changes: Any) -> WatchedRun:
+    """One loop of 10 steps of 0.1 s, a quarter of which went by waiting for batches."""
+    fields: dict[str, Any] = {
+        "id": new_id(),
+        "started_at": "2026-11-15T08:00:00.000000Z",
+        "name": "my loop",
+        "elapsed_s": 2.0,
+        "ended": WatchEnding.COMPLETED,
+        "params": {"lr": 0.1, "net": "small"},
+        "machine": MACHINE,
+        "software": Software(metalmark="0.1.0", python="3.11.7"),
+        "stretches": {"train": (Stretch(steps=10, at_s=1.0, elapsed_s=1.0, waited_s=0.25),)},
+        "passes": (Pass(loop="train", at_s=1.0, steps=10, elapsed_s=1.0, waited_s=0.25, first_wait_s=0.1),),
+        "curves": (Curve(name="loss", steps=(1, 2), at_s=(1.0, 2.0), values=(2.3, None)),),
+        "telemetry": Telemetry(hz=None),
+    }
+    return WatchedRun(**{**fields, **changes})

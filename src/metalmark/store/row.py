@@ -11,7 +11,7 @@ import msgspec
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.run import Run, RunKind
+from metalmark.model.run import Run
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.summary import median
@@ -103,8 +103,7 @@ def _training_columns(run: TrainingRun, folder: Path | None) -> dict[str, Any]:
     name = ""
     if folder is not None:
         shown = f"{folder.parent.name}/{folder.name}" if run.sweep else folder.name
-        # A folder's name may be any bytes; the list shows those that are not text by their codes.
-        name = os.fsencode(shown).decode(errors="backslashreplace")
+        name = storable(shown)
     return {
         "cell": run.cell,
         "repeat": run.repeat,
@@ -146,5 +145,9 @@ def read_training(folder: Path) -> TrainingRun:
     return msgspec.structs.replace(run, sweep=lineup.id, cell=lineup.members.index(folder.name))
 
 
-def is_kind(row: Row, kind: RunKind) -> bool:
-    return row.kind == kind.value
+def storable(text: str) -> str:
+    """Write what is not text by its codes: the name of a folder, or what a user types, may be any bytes."""
+    try:
+        return os.fsencode(text).decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # not from the command line
+        return text.encode(errors="backslashreplace").decode()

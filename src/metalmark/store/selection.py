@@ -38,9 +38,8 @@ def select(query: str, store: Store, *, files: bool = True) -> Selection:
     files = files and query not in ("", LAST)
     if files and (selection := _in_folder(query, store) or _in_file(query)) is not None:
         return selection
-    text = _storable(query)
-    named = store.rows_named(text)
-    rows = named if named is not None else store.rows_of_last() if query == LAST else store.rows_called(text)
+    named = store.rows_named(query)
+    rows = named if named is not None else store.rows_of_last() if query == LAST else store.rows_called(query)
     if not rows:
         if files and (os.path.isfile(query) or query.endswith(FILE_ENDINGS)):
             return _read_file(query)
@@ -108,11 +107,3 @@ def _read_file(query: str) -> Selection:
     if not runs:
         raise UsageError(f"{query} holds no runs.", hint="Make one with `metalmark runs export -o FILE`.")
     return Selection(query=query, runs=tuple(runs))
-
-
-def _storable(query: str) -> str:
-    """Write what is not text by its codes, as the store does with the names of folders."""
-    try:
-        return os.fsencode(query).decode(errors="backslashreplace")
-    except UnicodeEncodeError:
-        return query.encode(errors="backslashreplace").decode()

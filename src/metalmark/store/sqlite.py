@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +13,13 @@ from typing import Self
 
 import msgspec
 
-from metalmark.errors import FormatError, StoreError, UsageError
+from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import UNREADABLE, AnyRun, decode_as, encode, type_of
 from metalmark.model.run import Run
 from metalmark.model.sweep import Sweep, now_utc
 from metalmark.model.training import NOT_BEGUN, Ending, TrainingRun
 from metalmark.store import schema
-from metalmark.store.row import COLUMNS, RECORD, Row, read_training
+from metalmark.store.row import COLUMNS, RECORD, Row, read_training, storable
 
 WAIT_S = 5.0
 ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
@@ -141,11 +141,11 @@ class Store:
         next to."""
         conditions, values = [], []
         for word in words[:MOST_WORDS]:
-            condition, found = self._holding(word)
+            condition, found = self._holding(storable(word))
             conditions.append(condition)
             values += found
         sign, cursor = (">", after) if after else ("<", before)
-        place = self._rows("WHERE id = ?", cursor) if cursor else []
+        place = self._rows("WHERE id = ?", storable(cursor)) if cursor else []
         if place:
             conditions.append(f"(started_at, id) {sign} (?, ?)")
             values += [place[0].started_at, place[0].id]
@@ -169,8 +169,9 @@ class Store:
         """Return the rows of a name or tag, which may all be deleted by now; None where nothing has that name."""
         named = "SELECT run FROM names WHERE name = ?"
         with self._explained():
-            known = self._connection.execute(f"{named} LIMIT 1", (name,)).fetchone()
-        return self._rows(f"WHERE sweep IN ({named}) OR id IN ({named}) {_ORDER}", name, name) if known else None
+            values = (storable(name),)
+            known = self._connection.execute(f"{named} LIMIT 1", values).fetchone()
+        return self._rows(f"WHERE sweep IN ({named}) OR id IN ({named}) {_ORDER}", *values * 2) if known else None
 
     def rows_of_last(self) -> list[Row]:
         """Return the rows of what the newest command made: its sweep, or its one run."""
@@ -182,6 +183,7 @@ class Store:
     def rows_called(self, query: str) -> list[Row]:
         """Return the rows of a sweep, of an id, of a watched run's or a training folder's name, or of the only id that
         begins so."""
+        query = storable(query)
         # The folder of several trainings names all of them: their names begin with its own and a stroke.
         exact = self._rows(
             f"WHERE sweep = ? OR id = ? OR name = ? OR (name > ? AND name < ? AND sweep <> '') {_ORDER}",
@@ -212,14 +214,21 @@ class Store:
 
     # Reading runs
 
-    def load(self, rows: Iterable[Row]) -> list[AnyRun]:
-        """Return the runs of these rows, in that order."""
+    def load(self, rows: Iterable[Row], *, on_error: Callable[[MetalmarkError], None] | None = None) -> list[AnyRun]:
+        """Return the runs of these rows, in that order. One that is damaged, or whose folder is gone, raises; with
+        `on_error` that is told, and the others are returned."""
         loaded: list[AnyRun] = []
         for row in rows:
             with self._explained():
                 found = self._connection.execute("SELECT body FROM runs WHERE id = ?", (row.id,)).fetchone()
-            if found is not None:  # else another process has deleted it meanwhile
+            if found is None:  # another process has deleted it meanwhile
+                continue
+            try:
                 loaded.append(self._run(row, found[0]))
+            except MetalmarkError as error:
+                if on_error is None:
+                    raise
+                on_error(error)
         return loaded
 
     def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[AnyRun]:
