@@ -14,7 +14,7 @@ def window(placed_on: str = "cpu", visible: str = "", **series: dict[float, floa
         for name, values in series.items()
     )
     environment = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    return Window(completed(placed_on=placed_on), Telemetry(hz=5.0, series=seen), environment)
+    return Window.measured(completed(placed_on=placed_on), Telemetry(hz=5.0, series=seen), environment)
 
 
 def test_warm_up_and_proof_are_outside() -> None:

@@ -107,7 +107,7 @@ def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
     run = cli("compare", OLD, "cccccccccc")
     assert run.returncode == 2
     assert run.stdout == ""
-    assert "is no speed-up: batch size 32 against 64" in run.stderr
+    assert "is not like for like: batch size 32 against 64" in run.stderr
     run = cli("compare", OLD, "cccccccccc", "--anyway")
     assert run.returncode == 0
     assert "not like for like" in run.stdout
@@ -118,11 +118,11 @@ def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
     [
         ([], "Compare what?"),
         ([OLD], "Compare it with what?"),
-        ([OLD, "nothing0"], "no record or sweep 'nothing0'"),
+        ([OLD, "nothing0"], "no run, sweep or name 'nothing0'"),
         ([OLD, "nowhere/x.json"], "can't be read"),
         ([OLD, "README.md"], "not an export"),
         ([OLD, OLD], "is named twice"),
-        ([OLD, "last", NEW], "last and bbbbbbbbbb share record"),
+        ([OLD, "last", NEW], "last and bbbbbbbbbb share run"),
         ([OLD, "'; DROP TABLE records"], "is not an id"),
         ([OLD, NEW, "--by", "framwork"], "did you mean framework?"),
         ([OLD, "--by", "framework"], "one value of framework only"),
@@ -131,7 +131,7 @@ def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
         ([OLD, NEW, "--fail-if-slower", "nan"], "takes a percentage"),
         ([OLD, NEW, "--fail-if-slower", "0.05"], "Write the sign"),
         ([OLD, NEW, "--noise-band", "0%"], "--noise-band takes a percentage"),
-        ([OLD, "published"], "is no speed-up: workload mnist-mlp against bert"),
+        ([OLD, "published"], "is not like for like: workload mnist-mlp against bert"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -7,7 +7,6 @@ from typing import Any
 
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
-from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side
 from tests.samples import completed, plan, record
 
@@ -35,4 +34,4 @@ def repeats(
 
 
 def side(name: str, *cells: list[BenchRun]) -> Side:
-    return Side(name, measured_of([one for cell in cells for one in cell]))
+    return Side.of_runs(name, [one for cell in cells for one in cell])

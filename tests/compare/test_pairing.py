@@ -44,7 +44,7 @@ def test_what_the_sides_do_not_share_is_compared_and_the_rest_must_agree() -> No
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_another_question_is_no_speed_up(other: Any, key: str) -> None:
+def test_another_question_is_not_like_for_like(other: Any, key: str) -> None:
     a, b = side("a", repeats()), side("b", repeats(other))
     found = pair(a, b)
     assert found.pairs == ()
@@ -79,7 +79,7 @@ def test_what_the_batches_really_were_counts_too() -> None:
 
 def test_the_samples_of_a_step_count_too_and_are_said_once() -> None:
     odd = [msgspec.structs.replace(one, outcome=completed(samples=31)) for one in repeats()]
-    assert pair(side("a", repeats()), side("b", odd)).unlike == {"samples a step": "samples a step 32 against 31"}
+    assert pair(side("a", repeats()), side("b", odd)).unlike == {"samples per step": "samples per step 32 against 31"}
     assert list(pair(side("a", repeats()), side("b", repeats(batch(64)))).unlike) == ["batch_size"]
 
 

@@ -12,9 +12,16 @@ from rich.console import Console
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
-from metalmark.report.spark import BARS
-from metalmark.report.training_sides import curve_lines, print_sides, side_notes, side_tables
-from metalmark.results.training_compare import side_of, sides_of, unlike
+from metalmark.report.text.units import BARS
+from metalmark.report.training_sides import (
+    curve_lines,
+    print_sides,
+    side_notes,
+    side_tables,
+    sides_of,
+    unlike,
+)
+from metalmark.results.derived import training_figures
 from tests.samples import MACHINE
 
 UNKNOWN = Absent(reason="not counted")
@@ -76,7 +83,7 @@ def absent(message: str = "there is none") -> TrainingRun:
 
 
 def test_the_times_of_an_epoch_add_up_and_first_steps_are_apart() -> None:
-    side = side_of(record())
+    side = training_figures(record())
     assert (side.input_s, side.compute_s, side.validation_s) == (1.0, 6.0, 2.0)
     assert side.epoch_s == 9.0
     assert side.first_steps_s == 2.0
@@ -85,10 +92,10 @@ def test_the_times_of_an_epoch_add_up_and_first_steps_are_apart() -> None:
 
 
 def test_utilisation_on_the_cpu_is_of_the_cores_it_may_use() -> None:
-    used = side_of(record()).utilisation
+    used = training_figures(record()).utilisation
     assert not isinstance(used, Absent)
     assert (used.percent, used.of) == (50.0, "8 cores")
-    assert side_of(record()).memory_bytes == 2**30
+    assert training_figures(record()).memory_bytes == 2**30
 
 
 def test_on_a_gpu_its_own_readings_count() -> None:
@@ -97,26 +104,26 @@ def test_on_a_gpu_its_own_readings_count() -> None:
         series("process_memory", 5.0, "bytes"),
     )  # fmt: skip
     memory = DeviceMemory(live_bytes=1, driver_bytes=2, peak_bytes=3)
-    side = side_of(record("gpu", "cuda:1", sessions=(session(*sensors),), memory=memory))
+    side = training_figures(record("gpu", "cuda:1", sessions=(session(*sensors),), memory=memory))
     assert side.label == "torch gpu → cuda:1"
     assert not isinstance(side.utilisation, Absent)
     assert (side.utilisation.percent, side.utilisation.of) == (70.0, "gpu1")
-    assert not isinstance(side.power, Absent)
-    assert side.power.joules == pytest.approx(200 * 20)
-    assert side.power.average_w == pytest.approx(200)
+    assert not isinstance(side.energy, Absent)
+    assert side.energy.joules == pytest.approx(200 * 20)
+    assert side.energy.average_w == pytest.approx(200)
     assert side.memory_bytes == 3
 
 
 def test_a_gpu_that_can_not_be_told_apart_is_not_taken_for_the_cpu() -> None:
     one = session(series("process_cpu", 100.0), environment={"CUDA_VISIBLE_DEVICES": "GPU-1234"})
-    side = side_of(record("gpu", "cuda:0", sessions=(one,)))
+    side = training_figures(record("gpu", "cuda:0", sessions=(one,)))
     assert isinstance(side.utilisation, Absent)
-    assert isinstance(side.power, Absent)
-    assert "CUDA_VISIBLE_DEVICES" in side.power.reason
+    assert isinstance(side.energy, Absent)
+    assert "CUDA_VISIBLE_DEVICES" in side.energy.reason
 
 
 def test_what_was_switched_off_says_so() -> None:
-    side = side_of(record(sessions=(session(hz=None),)))
+    side = training_figures(record(sessions=(session(hz=None),)))
     assert isinstance(side.utilisation, Absent)
     assert "switched off" in side.utilisation.reason
     assert isinstance(side.memory_bytes, Absent)
@@ -125,20 +132,20 @@ def test_what_was_switched_off_says_so() -> None:
 def test_energy_is_of_all_sessions_or_of_none() -> None:
     epochs = (epoch(1, 0.5), epoch(2, 0.6, session=1))
     metered, blind = session(series("cpu_power", 10.0, "W")), session()
-    both = side_of(record(epochs=epochs, sessions=(metered, metered))).power
+    both = training_figures(record(epochs=epochs, sessions=(metered, metered))).energy
     assert not isinstance(both, Absent)
     assert both.joules == pytest.approx(200)
-    assert isinstance(side_of(record(epochs=epochs, sessions=(metered, blind))).power, Absent)
+    assert isinstance(training_figures(record(epochs=epochs, sessions=(metered, blind))).energy, Absent)
 
 
 def test_the_work_of_others_is_flagged() -> None:
     busy = record(sessions=(session(series("process_cpu", 100.0), series("system_cpu", 50.0)),))
-    assert [flag.name for flag in side_of(busy).flags] == ["busy_machine"]
+    assert [flag.name for flag in training_figures(busy).flags] == ["busy_machine"]
     (table,) = side_tables([busy, record("any")], columns=200)
     assert table.rows[-1] == ("flags", "busy_machine", "-")
-    notes = list(side_notes([busy], sides_of([busy])))
+    notes = list(side_notes([busy]))
     assert "busy_machine: other processes used 3.0 of 8 cores while it was measured (torch cpu)." in notes
-    assert side_of(record()).flags == ()
+    assert training_figures(record()).flags == ()
 
 
 def test_what_did_not_train_has_a_column_with_its_reason() -> None:
@@ -148,7 +155,7 @@ def test_what_did_not_train_has_a_column_with_its_reason() -> None:
     cells = {row[0]: row[1:] for row in table.rows}
     assert cells["epochs"] == ("2 of 2", "unsupported", "not begun")
     assert cells["samples/s"][1:] == ("-", "-")
-    notes = list(side_notes(records, sides_of(records)))
+    notes = list(side_notes(records))
     assert "torch gpu: unsupported. there is none Buy one." in notes
     assert any(note.startswith("Power and energy unknown on torch cpu: ") for note in notes)
 
@@ -163,10 +170,10 @@ def test_a_narrow_terminal_gets_several_tables_and_every_training_once() -> None
 def test_another_batch_size_is_not_like_for_like() -> None:
     other = record("any")
     other = replace(other, plan=replace(other.plan, params={"batch_size": 64}), goal=Goal(epochs=3))
-    assert unlike([record(), other]) == {"batch_size": ("32", "64"), "epochs asked for": ("2", "3")}
+    assert unlike([record(), other]) == {"batch_size": ("32", "64"), "epochs": ("2", "3")}
     assert unlike([record(), record("any"), absent()]) == {}
-    notes = list(side_notes([record(), other], sides_of([record(), other])))
-    assert "Not like for like: batch_size 32 / 64; epochs asked for 2 / 3." in notes
+    notes = list(side_notes([record(), other]))
+    assert "Not like for like: batch size 32 / 64; epochs 2 / 3." in notes
 
 
 def bars(line: str) -> str:

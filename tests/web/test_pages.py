@@ -142,12 +142,12 @@ def test_what_is_not_there_is_a_404_with_words(ask: Ask, path: str) -> None:
 
 
 def test_compare_says_what_the_command_says(ask: Ask, filled: Path) -> None:
-    from metalmark.results.sides import compare_sides, find_sides
+    from metalmark.results.comparison import compare_runs, find_sides
 
     answer = ask("/compare?run=cell100000&run=cell000000")
     assert answer.status_code == 200
     sides, keys = find_sides(["cell000000", "cell100000"], [], filled)
-    (found,), _ = compare_sides(sides, by=keys)
+    (found,), _ = compare_runs(sides, by=keys)
     text = " ".join(read(answer.text).text.split())
     table = comparison_table(found)
     for words in (table.caption, *table.rows[0], *table.notes):
@@ -163,7 +163,7 @@ def test_compare_says_what_the_command_says(ask: Ask, filled: Path) -> None:
     [
         ("", "Choose runs"),
         ("run=cell000000", "Compare it with what?"),
-        ("run=cell000000&run=many000000", "is no speed-up"),
+        ("run=cell000000&run=many000000", "is not like for like"),
         ("run=cell000000&run=cell010000", "does not differ from itself"),
         ("run=/etc/passwd&run=cell000000", "is not an id"),
         ("run=../store.sqlite3&run=cell000000", "is not an id"),

@@ -1,16 +1,23 @@
-"""`metalmark compare`: is B really faster than A, or is it noise?"""
+"""`metalmark compare`: is B really better than A, or is it noise?"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from metalmark.cli.options import store_option
 
+if TYPE_CHECKING:
+    from metalmark.results.comparison import Comparison
+
 EPILOG = """\b
-A, B, C are each a record's id (its whole cell is meant), a sweep's id, `last`, a name or a tag
-(metalmark runs name, metalmark runs tag), a file of `runs export`, or `published`.
-The first is the baseline. A cell is paired with the one that differs only in what is compared;
-another batch size, mode, workload or data set is another question, and no speed-up.
+A, B, C are each a run's id (its whole cell is meant, with all repeats), a sweep's id, `last`, a name
+or a tag (metalmark runs name, metalmark runs tag), a training's folder, a file of `runs export`, or
+`published`. The first is the baseline. All are of one kind: bench runs, trainings or watched runs.
+A cell is paired with the one that differs only in what is compared; another batch size, mode,
+workload, data set or number of epochs is another question, and not like for like.
 
 \b
 Examples:
@@ -20,6 +27,8 @@ Examples:
   metalmark compare main last --fail-if-slower 5%
   metalmark compare mine.json theirs.json --markdown
   metalmark compare last published
+  metalmark train mnist-mlp --data fashion-mnist -f torch,jax --repeat 3
+  metalmark compare last --by framework --target-accuracy 86
 
 \b
 Exit code: 0 compared; 1 a cell is slower than --fail-if-slower allows, or no longer runs;
@@ -31,32 +40,104 @@ Exit code: 0 compared; 1 a cell is slower than --fail-if-slower allows, or no lo
 @click.argument("runs", nargs=-1, metavar="A B [C...]")
 @click.option("--by", default=None, metavar="KEY[,KEY]",
               help="What is compared: framework, device, dtype, compile, machine, torch (its version) ... "
-              "With one run: its cells are split by it.")  # fmt: skip
-@click.option("--anyway", is_flag=True, help="Show what is no speed-up all the same, marked.")
+              "A single run is split by it.")  # fmt: skip
+@click.option("--anyway", is_flag=True, help="Show what is not like for like too, marked.")
+@click.option("--target-accuracy", type=float, default=None, metavar="SHARE|PERCENT",
+              help="Compare the time that trainings take to reach this accuracy: 0.86 or 86 "
+              "(default: the target that they were trained with).")  # fmt: skip
 @click.option("--fail-if-slower", "limit", default=None, metavar="5%",
-              help="Exit code 1 when a cell is slower by so much, and by more than noise.")  # fmt: skip
+              help="Exit with 1 when a cell takes this much more time, and more than noise explains.")  # fmt: skip
 @click.option("--noise-band", "band", default="2%", show_default=True, metavar="2%",
-              help="A smaller difference is never called one.")  # fmt: skip
-@click.option("--json", "form", flag_value="json", help="Every figure and reason, for programs.")
-@click.option("--markdown", "form", flag_value="markdown", help="A table to paste.")
+              help="Smallest difference in speed that is called a difference.")  # fmt: skip
+@click.option("--json", "form", flag_value="json", help="Print every figure and reason, for programs.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print a table to paste.")
 @store_option
-def command(runs: tuple[str, ...], by: str | None, anyway: bool, limit: str | None, band: str, form: str | None,
-            store: str | None) -> int:  # fmt: skip
-    """Say whether B is faster than A, or whether it is noise.
+def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy: float | None, limit: str | None,
+            band: str, form: str | None, store: str | None) -> int:  # fmt: skip
+    """Say whether B is better than A, or whether it is noise.
 
-    The processes of each cell (bench --repeat 5) are the sample: the ratio's 95% interval and the noise band
-    come from how they differ. Verdicts: faster, slower, same, can't tell.
+    Runs are the sample: the processes of a cell (bench --repeat 5), the trainings with several seeds
+    (train --repeat 3), watched runs of one name. The 95% interval and the noise band come from how they
+    differ. Verdicts: faster, slower, better, worse, same, can't tell.
     """
-    from metalmark.cli import comparing
+    from metalmark.app.choices import parse_accuracy
     from metalmark.errors import UsageError
-    from metalmark.store.place import store_path
+    from metalmark.results.comparison import SPLIT, compare_runs, find_sides
+    from metalmark.store.path import store_path
 
     if not runs:
-        raise UsageError("Compare what?", hint=f"For example: {comparing.SPLIT}. See metalmark compare --help.")
-    share = None if limit is None else comparing.parse_share(limit, what="--fail-if-slower")
-    least = comparing.parse_share(band, what="--noise-band")
-    words = [word.strip() for word in by.split(",") if word.strip()] if by else []
-    sides, keys = comparing.find_sides(runs, words, store_path(store))
-    found = comparing.run(sides, by=keys, anyway=anyway, band=least)
-    comparing.show(found, form)
-    return 0 if share is None else comparing.judge(found, share)
+        raise UsageError("Compare what?", hint=f"For example: {SPLIT}. See metalmark compare --help.")
+    most = None if limit is None else parse_percentage(limit, option="--fail-if-slower")
+    least = parse_percentage(band, option="--noise-band")
+    target = parse_accuracy(target_accuracy)
+    keys = [key.strip() for key in by.split(",") if key.strip()] if by else []
+    sides, keys = find_sides(runs, keys, store_path(store))
+    found, refused = compare_runs(sides, by=keys, anyway=anyway, band=least, target_accuracy=target)
+    for error in refused:
+        click.echo(f"metalmark: {error.message}\n  {error.hint}", err=True)
+    show(found, form)
+    return 0 if most is None else judge(found, most)
+
+
+def show(found: Sequence[Comparison], form: str | None) -> None:
+    import msgspec
+
+    from metalmark.report.compare_page import comparison_documents, comparison_table
+    from metalmark.report.text.exports import markdown
+    from metalmark.report.text.terminal import print_table
+
+    if form == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(comparison_documents(found)), indent=2))
+        return
+    for number, comparison in enumerate(found):
+        if number:
+            click.echo()
+        if form == "markdown":
+            click.echo(markdown(comparison_table(comparison)), nl=False)
+        else:
+            print_table(comparison_table(comparison))
+
+
+def judge(found: Sequence[Comparison], most: float) -> int:
+    """The exit code of --fail-if-slower: 1 when a cell is shown to be slower by that much, or no longer runs."""
+    from metalmark.errors import UsageError
+    from metalmark.stats.difference import Verdict
+
+    every = [row for comparison in found for row in comparison.rows]
+    judged = [row for row in every if not row.no_speed_up and not (row.a.published or row.b.published)]
+    broken = [row for row in judged if row.b.failure and not row.a.failure]
+    timed = [row for row in judged if row.told]
+    if not broken and not timed:
+        raise UsageError(
+            "--fail-if-slower can judge none of these cells: no pair is like for like with two runs per side.",
+            hint="Measure the same on both sides, with --repeat 5.",
+        )
+    slower = [row for row in timed if row.verdict is Verdict.SLOWER and row.more_time >= most]
+    for row in slower:
+        click.echo(
+            f"slower: {row.name} takes {row.more_time * 100:.1f}% more time; the limit is {most * 100:g}%.", err=True
+        )
+    for row in broken:
+        click.echo(f"broken: {row.name}: {row.b.failure}", err=True)
+    for row in timed:
+        if row.verdict is Verdict.CANT_TELL:
+            click.echo(f"not judged: {row.name}: can't tell: {row.reason}.", err=True)
+    return 1 if slower or broken else 0
+
+
+def parse_percentage(text: str, *, option: str) -> float:
+    """Read `5%` or `5`; a bare fraction could mean either, so it is asked about."""
+    from metalmark.errors import UsageError
+
+    number, sign = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < 1000:
+        raise UsageError(f"{option} takes a percentage above 0, not {text!r}.", hint=f"For example {option} 5%")
+    if value < 1 and not sign:
+        raise UsageError(
+            f"{option} {text}: {text}% or {value * 100:g}%?", hint=f"Write the sign: {option} {value * 100:g}%"
+        )
+    return value / 100

@@ -1,65 +1,248 @@
-"""A comparison as a table: a row a pair of cells, and below it everything that keeps a ratio from being misread."""
+"""A comparison as a sentence that answers, a table, and below it everything that keeps its figures from being misread.
+
+Bench runs have a row per pair of cells; trainings and watched runs have a row per figure of a pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from metalmark.model.run import Absent
-from metalmark.report.table import Table
-from metalmark.report.units import figures, seconds
-from metalmark.results.comparison import Comparison, Figures, Ratio, Row
+import msgspec
+
+from metalmark.model.run import Absent, RunKind
+from metalmark.report.text.tables import Table
+from metalmark.report.text.units import count, figures, percent, seconds, share, size
+from metalmark.results.comparison import CellComparison, Comparison, Ratio, SideFigures, TrainedFigures
 from metalmark.results.pairing import MAY_LACK, shown
-from metalmark.stats.difference import Difference, Verdict
+from metalmark.stats.difference import Difference, Gap, Verdict
 
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")
-TEXTS = {"verdict", "flags"}
+TEXTS = {"verdict", "flags", "figure"}
+PER_FIGURE = ("figure", "A", "B", "B against A", "95%", "noise band", "verdict")
 HIDDEN = {*MAY_LACK, "workload file"}
 ALWAYS = ("workload", "mode", "dtype", "framework", "device")
 """In the caption even where the sides do not differ in it."""
 MOST_LINES = 6
 NOT_LIKE = "not like for like"
+SAMPLES = {RunKind.BENCH: "processes", RunKind.TRAINING: "trainings", RunKind.WATCH: "runs"}
+
+Judged = Difference | Gap | Absent
 
 
 def comparison_table(found: Comparison) -> Table:
+    """The table of a comparison; its caption begins with the answer."""
     varying = [key for key in _keys(found.rows) if len({_value(row, key) for row in found.rows}) > 1]
-    rows = tuple((*(_value(row, key) for key in varying), *_figures(row)) for row in found.rows)
+    names = FIGURES if found.kind is RunKind.BENCH else PER_FIGURE
+    rows = [
+        (*(_value(row, key) for key in varying), *cells)
+        for row in found.rows
+        for cells in ([_bench_cells(row)] if found.kind is RunKind.BENCH else _figure_rows(found, row))
+    ]
     return Table(
-        headers=(*map(shown, varying), *FIGURES),
-        numeric=(*(False for _ in varying), *(name not in TEXTS for name in FIGURES)),
-        rows=rows,
-        caption=_caption(found, varying),
+        headers=(*map(shown, varying), *names),
+        numeric=(*(False for _ in varying), *(name not in TEXTS for name in names)),
+        rows=tuple(rows),
+        caption=f"{comparison_answer(found)} {_caption(found, varying)}",
         notes=tuple(_notes(found)),
     )
 
 
-def verdict_words(row: Row) -> str:
-    return f"{row.verdict.value}, {NOT_LIKE}" if row.no_speed_up else row.verdict.value
+def comparison_documents(comparisons: Iterable[Comparison]) -> list[dict[str, Any]]:
+    """Every figure and reason, for programs; the answer in words comes first."""
+    return [{"answer": comparison_answer(found), **msgspec.to_builtins(found)} for found in comparisons]
 
 
-def _figures(row: Row) -> tuple[str, ...]:
+def comparison_answer(found: Comparison) -> str:
+    """What the comparison says, in a sentence or two."""
+    if found.kind is RunKind.TRAINING:
+        lines = [_training_answer(found, row) for row in found.rows]
+    else:
+        lines = [_speed_answer(found), *_wait_answers(found)]
+    few = lines[:MOST_LINES] + ([f"The table has {len(lines) - MOST_LINES} more."] if lines[MOST_LINES:] else [])
+    if found.unlike:
+        few.insert(0, "These are not like for like, so no figure says which is better.")
+    return " ".join(few)
+
+
+def verdict_words(verdict: Verdict, *, unlike: object) -> str:
+    return f"{verdict.value}, {NOT_LIKE}" if unlike else verdict.value
+
+
+# The answer
+
+
+def _speed_answer(found: Comparison) -> str:
+    if len(found.rows) == 1:
+        return _speed_sentence(found.rows[0].speed, found.a, found.b, "")
+    counts = {verdict: sum(row.verdict is verdict for row in found.rows) for verdict in Verdict}
+    said = ", ".join(f"{verdict.value} in {number}" for verdict, number in counts.items() if number)
+    cells = count(len(found.rows), "cell")
+    if found.mean is None:
+        return f"Of {cells}, {found.b} is {said}." if said else ""
+    told = sum(row.told for row in found.rows)
+    sentence = _speed_sentence(found.mean, found.a, found.b, f"geometric mean of {told} cells; ")
+    return sentence if len([number for number in counts.values() if number]) == 1 else f"{sentence} By cell: {said}."
+
+
+def _speed_sentence(speed: Difference | Absent, a: str, b: str, over: str) -> str:
+    if isinstance(speed, Absent):
+        return f"Can't tell whether {b} is faster than {a}: {speed.reason}."
+    if speed.verdict is Verdict.CANT_TELL:
+        return f"Can't tell whether {b} is faster than {a} ({over}{_factor(speed.ratio)}x): {speed.reason}."
+    if speed.verdict is Verdict.SAME:
+        return f"{b} is as fast as {a} ({over}95% interval of the ratio {_interval(speed)})."
+    times, interval = _times(speed)
+    return f"{b} is {times}x {speed.verdict.value} than {a} ({over}95% interval {interval})."
+
+
+def _times(speed: Difference) -> tuple[str, str]:
+    """How many times faster or slower, and the interval of that."""
+    assert speed.low is not None
+    assert speed.high is not None
+    if speed.ratio < 1:
+        return _rounded(1 / speed.ratio), f"{_rounded(1 / speed.high)} to {_rounded(1 / speed.low)}"
+    return _rounded(speed.ratio), f"{_rounded(speed.low)} to {_rounded(speed.high)}"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else figures(value)
+
+
+def _wait_answers(found: Comparison) -> Iterator[str]:
+    """Of watched runs: whether B waits less for its input."""
+    for row in found.rows:
+        wait = row.input_wait
+        if isinstance(wait, Gap) and wait.verdict in (Verdict.BETTER, Verdict.WORSE):
+            word = "less" if wait.verdict is Verdict.BETTER else "more"
+            a, b = _mean(row.a.input_waits), _mean(row.b.input_waits)
+            yield f"It waits {word} for its input: {share(b)} of the time, not {share(a)}{_points_interval(wait)}."
+
+
+def _training_answer(found: Comparison, row: CellComparison) -> str:
+    trained = row.trained
+    assert trained is not None
+    lead = f"{row.name}: " if len(found.rows) > 1 else ""
+    parts = [_accuracy_sentence(trained.accuracy, row, found.a, found.b)]
+    if isinstance(row.speed, Difference) and row.speed.low is not None:
+        parts.append(_speed_sentence(row.speed, found.a, found.b, "samples per second; "))
+    if found.target_accuracy is not None:
+        parts.append(_target_sentence(trained.to_target, found))
+    return lead + " ".join(part for part in parts if part)
+
+
+def _accuracy_sentence(accuracy: Gap | Absent, row: CellComparison, a: str, b: str) -> str:
+    if isinstance(accuracy, Absent):
+        return f"Which of {a} and {b} is more accurate can't be told: {accuracy.reason}."
+    ours, theirs = (_mean(one.trained.accuracies if one.trained else ()) for one in (row.a, row.b))
+    values = f"{percent(theirs)} against {percent(ours)}"
+    if accuracy.verdict is Verdict.CANT_TELL:
+        again = f" Train again: {row.command}" if row.command else ""
+        return f"Can't tell whether {b} is more accurate than {a} ({values}): {accuracy.reason}.{again}"
+    if accuracy.verdict is Verdict.SAME:
+        return f"{b} is as accurate as {a}: {values}{_points_interval(accuracy)}."
+    word = "more" if accuracy.verdict is Verdict.BETTER else "less"
+    return f"{b} is {word} accurate than {a}: {values}, {_points(accuracy.value)}{_points_interval(accuracy)}."
+
+
+def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
+    target = percent(found.target_accuracy or 0.0)
+    if isinstance(to_target, Absent):
+        return f"The times to {target} can't be compared: {to_target.reason}."
+    if to_target.verdict is Verdict.CANT_TELL:
+        return f"Can't tell which reaches {target} sooner ({_factor(to_target.ratio)}x): {to_target.reason}."
+    if to_target.verdict is Verdict.SAME:
+        return f"It takes as long to reach {target} (95% interval of the ratio {_interval(to_target)})."
+    times, interval = _times(to_target)
+    word = "less" if to_target.verdict is Verdict.FASTER else "more"
+    return f"It takes {times}x {word} time to reach {target} (95% interval {interval})."
+
+
+# Cells of the table
+
+
+def _bench_cells(row: CellComparison) -> tuple[str, ...]:
     flags = [f"{side}: {', '.join(one.flags)}" for side, one in (("A", row.a), ("B", row.b)) if one.flags]
     return (
         *(_step(one) for one in (row.a, row.b)),
-        *(_speed(row.speed) if isinstance(row.speed, Difference) else ("", "", "")),
-        verdict_words(row),
+        *_judged(row.speed)[:3],
+        verdict_words(row.verdict, unlike=row.no_speed_up),
         _ratio(row.memory),
         _ratio(row.energy),
         "; ".join(flags),
     )
 
 
-def _speed(speed: Difference) -> tuple[str, str, str]:
-    return f"{_factor(speed.ratio)}x", _interval(speed), _band(speed.band)
+def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, ...]]:
+    a, b, trained = row.a, row.b, row.trained
+    if trained is not None and a.trained is not None and b.trained is not None:
+        ours, theirs = a.trained, b.trained
+        yield _figure_row("best accuracy", ours.accuracies, theirs.accuracies, percent, trained.accuracy, row)
+        finals = ours.final_accuracies, theirs.final_accuracies
+        yield _figure_row("final accuracy", *finals, percent, trained.final_accuracy, row)
+        yield _figure_row("samples/s", _known(a.samples_per_s), _known(b.samples_per_s), figures, row.speed, row)
+        if found.target_accuracy is not None:
+            name, times = f"time to {percent(found.target_accuracy)}", (ours.target_s, theirs.target_s)
+            cells = _figure_row(name, *times, seconds, trained.to_target, row)
+            yield (name, _reached(ours, cells[1]), _reached(theirs, cells[2]), *cells[3:])
+    else:
+        yield _figure_row("step", _known(a.step_s), _known(b.step_s), seconds, row.speed, row)
+        if row.input_wait is not None:
+            yield _figure_row("input wait", a.input_waits, b.input_waits, share, row.input_wait, row)
+    yield _ratio_row("memory", a.memory_bytes, b.memory_bytes, size, row.memory)
+    per = "per sample" if trained is not None else "per step"
+    yield _ratio_row(f"joules {per}", a.joules_per_sample, b.joules_per_sample, figures, row.energy)
 
 
-def _band(band: float | None) -> str:
-    if band is None:
-        return "?"
-    return f"±{band * 100:.1f}%" if band < 1 else f"{1 + band:.1f}x"
+def _figure_row(
+    name: str, a: Sequence[float], b: Sequence[float], show: Callable[[float], str], found: Judged, row: CellComparison
+) -> tuple[str, ...]:
+    verdict = Verdict.CANT_TELL if isinstance(found, Absent) else found.verdict
+    values = (show(_mean(side)) if side else "-" for side in (a, b))
+    return (name, *values, *_judged(found), verdict_words(verdict, unlike=row.no_speed_up))
+
+
+def _ratio_row(
+    name: str, a: float | Absent, b: float | Absent, show: Callable[[float], str], ratio: Ratio | Absent
+) -> tuple[str, ...]:
+    values = ("-" if isinstance(one, Absent) else show(one) for one in (a, b))
+    low_high = ""
+    if isinstance(ratio, Ratio) and ratio.low is not None and ratio.high is not None:
+        low_high = f"{_factor(ratio.low)} to {_factor(ratio.high)}"
+    return (name, *values, _ratio(ratio), low_high, "", "")
+
+
+def _reached(side: TrainedFigures, time: str) -> str:
+    reached = len(side.target_s)
+    return f"{time} ({reached} of {reached + side.missed} reached it)" if side.missed else time
+
+
+def _judged(found: Judged) -> tuple[str, str, str]:
+    """The difference, its interval and its noise band."""
+    if isinstance(found, Absent):
+        return "", "", ""
+    if isinstance(found, Gap):
+        low_high = "?" if found.low is None or found.high is None else f"{_signed(found.low)} to {_signed(found.high)}"
+        return _points(found.value), low_high, "?" if found.band is None else f"±{found.band * 100:.2f}"
+    band = "?" if found.band is None else f"±{found.band * 100:.1f}%" if found.band < 1 else f"{1 + found.band:.1f}x"
+    return f"{_factor(found.ratio)}x", _interval(found), band
 
 
 def _interval(speed: Difference) -> str:
     return "?" if speed.low is None or speed.high is None else f"{_factor(speed.low)} to {_factor(speed.high)}"
+
+
+def _points(value: float) -> str:
+    return f"{_signed(value)} points"
+
+
+def _signed(value: float) -> str:
+    return f"{value * 100:+.2f}"
+
+
+def _points_interval(found: Gap) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    return f" (95% interval {_signed(found.low)} to {_signed(found.high)} points)"
 
 
 def _factor(value: float) -> str:
@@ -67,7 +250,7 @@ def _factor(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else figures(value)
 
 
-def _step(one: Figures) -> str:
+def _step(one: SideFigures) -> str:
     if isinstance(one.step_s, Absent):
         return one.failure.partition(":")[0]
     return f"{seconds(one.step_s)}{' *' if one.published else ''}"
@@ -75,6 +258,17 @@ def _step(one: Figures) -> str:
 
 def _ratio(ratio: Ratio | Absent) -> str:
     return "" if isinstance(ratio, Absent) else f"{ratio.value:.2f}x"
+
+
+def _known(value: float | Absent) -> tuple[float, ...]:
+    return () if isinstance(value, Absent) else (value,)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+# Caption and notes
 
 
 def _caption(found: Comparison, varying: Sequence[str]) -> str:
@@ -95,15 +289,12 @@ def _caption(found: Comparison, varying: Sequence[str]) -> str:
 def _notes(found: Comparison) -> Iterable[str]:
     if found.mean:
         mean = found.mean
-        verdict = f"{mean.verdict.value}, {NOT_LIKE}" if found.unlike else mean.verdict.value
+        verdict = verdict_words(mean.verdict, unlike=found.unlike)
         counted = sum(row.told for row in found.rows)
         yield f"Geometric mean over {counted} cells: {_factor(mean.ratio)}x ({_interval(mean)}): {verdict}."
     if found.unlike:
-        yield f"This is no speed-up, A and B did different things: {'; '.join(found.unlike.values())}."
-    counts = sorted({row.speed.repeats for row in found.rows if isinstance(row.speed, Difference)})
-    if any(row.told for row in found.rows):
-        said = ", ".join(f"{a} and {b}" for a, b in counts)
-        yield f"Speed: samples per second of B over A's; 95%: over processes ({said}), not over their blocks."
+        yield f"A and B did different things: {'; '.join(found.unlike.values())}."
+    yield from _sample_notes(found)
     yield from _cut(_reasons(found))
     yield from _cut(_flags(found))
     yield from dict.fromkeys(note for row in found.rows for one in (row.a, row.b) for note in one.notes)
@@ -111,17 +302,50 @@ def _notes(found: Comparison) -> Iterable[str]:
     yield from _cut(f"{one.cell} of {one.side} has no pair: {one.reason}." for one in found.unpaired)
 
 
+def _sample_notes(found: Comparison) -> Iterable[str]:
+    """What the intervals are over."""
+    counts = sorted({row.speed.repeats for row in found.rows if isinstance(row.speed, Difference)})
+    said, told = ", ".join(f"{a} and {b}" for a, b in counts), any(row.told for row in found.rows)
+    sample = SAMPLES[found.kind]
+    if found.kind is RunKind.TRAINING:
+        pairs = [(row.a.trained, row.b.trained) for row in found.rows]
+        seeds = sorted({(len(a.seeds), len(b.seeds)) for a, b in pairs if a is not None and b is not None})
+        over = ", ".join(f"{a} and {b}" for a, b in seeds)
+        yield (
+            f"Accuracy is of the validation samples; its 95% interval is over seeds ({over}), that of times and "
+            f"samples/s over {sample} ({said})."
+        )
+        if found.target_accuracy is not None:
+            yield "Time to a target ends with the epoch that reached it; a training that never did counts as no time."
+    elif told:
+        unit = "steps" if found.kind is RunKind.WATCH else "samples"
+        inside = "the steps of each" if found.kind is RunKind.WATCH else "their blocks"
+        yield f"Speed: {unit} per second of B over A's; 95%: over {sample} ({said}), not over {inside}."
+    if found.kind is RunKind.WATCH:
+        yield "Times of watched loops are the host's. Whether A and B do the same work in a step is not recorded."
+
+
 def _reasons(found: Comparison) -> Iterable[str]:
     for row in found.rows:
-        speed = row.speed
-        if row.verdict is not Verdict.CANT_TELL or row.a.published or row.b.published:
+        judged = row.trained.accuracy if row.trained is not None else row.speed
+        told = not isinstance(judged, Absent) and judged.verdict is not Verdict.CANT_TELL
+        if told or row.a.published or row.b.published:
             continue
-        line = f"{row.name}: can't tell: {row.reason}."
-        if isinstance(speed, Difference):
-            more = speed.more_repeats
-            line += f" About {more} more a side would tell:" if more and speed.band else " Measure again:"
-            line = f"{line} {row.command}" if row.command else f"{line[: line.rindex('.') + 1]} No number of them will."
+        line = f"{row.name}: can't tell: {judged.reason}."
+        if not isinstance(judged, Absent):
+            line += _how_to_tell(found, row, judged)
         yield line
+
+
+def _how_to_tell(found: Comparison, row: CellComparison, judged: Difference | Gap) -> str:
+    if judged.more_repeats is None:
+        return " No number of them will."
+    if found.kind is RunKind.WATCH:
+        return f" Run each side again, under the same name: about {count(judged.more_repeats, 'more time')} would tell."
+    if not row.command:
+        return ""
+    few = judged.band is None
+    return f" {'Measure again' if few else f'About {judged.more_repeats} more per side would tell'}: {row.command}"
 
 
 def _flags(found: Comparison) -> Iterable[str]:
@@ -138,7 +362,7 @@ def _around(found: Comparison) -> Iterable[str]:
     if changes:
         yield f"A → B differ also in: {'; '.join(changes)}."
     measured = [row for row in found.rows if not (row.a.published or row.b.published)]
-    if measured and not found.one_sweep:
+    if measured and not found.one_sweep and found.kind is not RunKind.WATCH:
         yield "A and B were measured in different sweeps: what the machine did in between is in the ratio too."
     for what in ("memory", "energy"):
         absent = dict.fromkeys(ratio.reason for row in measured if isinstance(ratio := getattr(row, what), Absent))
@@ -151,7 +375,7 @@ def _around(found: Comparison) -> Iterable[str]:
     )
     yield from metered
     sources = dict.fromkeys(one.published for row in found.rows for one in (row.a, row.b) if one.published)
-    yield from (f"* Published, not measured by us, and once: nothing tells its noise. {source}." for source in sources)
+    yield from (f"* Published, not measured by us, and once: nothing shows its noise. {source}." for source in sources)
 
 
 def _cut(lines: Iterable[str]) -> Iterable[str]:
@@ -161,12 +385,12 @@ def _cut(lines: Iterable[str]) -> Iterable[str]:
         yield f"... and {len(every) - MOST_LINES} more such lines; --json has them all."
 
 
-def _keys(rows: Sequence[Row]) -> list[str]:
+def _keys(rows: Sequence[CellComparison]) -> list[str]:
     keys = dict.fromkeys(key for row in rows for one in (row.a, row.b) for key in one.keys)
     return [key for key in keys if key not in HIDDEN]
 
 
-def _value(row: Row, key: str) -> str:
+def _value(row: CellComparison, key: str) -> str:
     """One word where the two agree or only one knows, else both."""
     a, b = row.a.keys.get(key), row.b.keys.get(key)
     if a is None or b is None or a == b:

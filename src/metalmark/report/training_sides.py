@@ -1,69 +1,99 @@
-"""Sides as text: a column a training, and below it their curves, each kind on one scale."""
+"""Trainings side by side: a column per training, and below the table their curves, each kind on one scale."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
+from metalmark.errors import UsageError
+from metalmark.model.plan import word
 from metalmark.model.run import Absent
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.report.spark import spark
-from metalmark.report.table import Table
-from metalmark.report.terminal import print_table
-from metalmark.report.training_table import percent
-from metalmark.report.units import figures, seconds, size
-from metalmark.results.training_compare import Side, sides_of, unlike
+from metalmark.report.compare_page import comparison_answer
+from metalmark.report.text.tables import Table
+from metalmark.report.text.terminal import print_table
+from metalmark.report.text.units import figures, percent, seconds, size, spark
+from metalmark.results.comparison import compare_runs
+from metalmark.results.derived import TrainingFigures, training_figures
+from metalmark.results.measured import training_question
+from metalmark.results.pairing import Side, shown
 from metalmark.scrub import printable
 
 BARS = 48
 BETWEEN = 3
 WHOLE = {Ending.EPOCHS.value, Ending.TARGET.value, Ending.PATIENCE.value}
 
-Figure = Callable[[Side], str]
+Figure = Callable[[TrainingFigures], str]
 
 
-def print_sides(records: Sequence[TrainingRun], console: Console) -> None:
-    """As many to a table as the console is wide; then the notes and the curves of all."""
-    sides = sides_of(records)
-    tables = side_tables(records, columns=console.width)
-    for table in tables:
+def print_sides(runs: Sequence[TrainingRun], console: Console) -> None:
+    """Print the answer, as many trainings per table as the console is wide, then the notes and the curves of all."""
+    sides = sides_of(runs)
+    for sentence in side_answers(runs):
+        console.print(Text(printable(sentence), style="bold"), soft_wrap=True)
+    for table in side_tables(runs, columns=console.width):
         print_table(table, console)
-    for note in side_notes(records, sides):
+    for note in side_notes(runs):
         console.print(Text(f"• {printable(note)}"), soft_wrap=True)
     for line in curve_lines(sides):
         console.print(Text(printable(line)), soft_wrap=True)
 
 
-def side_tables(records: Sequence[TrainingRun], *, columns: int) -> list[Table]:
-    """Figures that none of them has are left out: the notes give the reason."""
-    sides = sides_of(records)
+def sides_of(runs: Sequence[TrainingRun]) -> list[TrainingFigures]:
+    """The figures of each training, with its seed in its label where the seeds differ."""
+    sides = [training_figures(run) for run in runs]
+    if len({side.seed for side in sides}) < 2:
+        return sides
+    return [replace(side, label=f"{side.label} seed {side.seed}") for side in sides]
+
+
+def side_answers(runs: Sequence[TrainingRun]) -> list[str]:
+    """How each framework and device compares with the first, as `metalmark compare` says it."""
+    groups: dict[str, list[TrainingRun]] = {}
+    for run in runs:
+        if run.epochs:
+            groups.setdefault(training_figures(run).label, []).append(run)
+    if len(groups) < 2:
+        return []
+    try:
+        found, _ = compare_runs([Side.of_runs(label, group) for label, group in groups.items()])
+    except UsageError:  # they are not like for like; the notes say in what
+        return []
+    return [comparison_answer(one) for one in found]
+
+
+def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
+    """A column per training. Figures that none of them has are left out: the notes give the reason."""
+    sides = sides_of(runs)
     rows = [(name, [show(side) for side in sides]) for name, show in FIGURES.items()]
     rows = [(name, cells) for name, cells in rows if name not in OPTIONAL or any(cell != "-" for cell in cells)]
     first = max(len(name) for name, _ in rows)
-    widths = [max(len(side.label), *(len(cells[n]) for _, cells in rows)) for n, side in enumerate(sides)]
+    widths = [max(len(sides[n].label), *(len(cells[n]) for _, cells in rows)) for n in range(len(sides))]
     return [
         Table(
             headers=("", *(sides[n].label for n in group)),
             numeric=(False, *(True for _ in group)),
             rows=tuple((name, *(cells[n] for n in group)) for name, cells in rows),
-            caption=_caption(records),
+            caption=_caption(runs),
             notes=(),
         )
         for group in _groups(widths, columns - first - 2)
     ]
 
 
-def side_notes(records: Sequence[TrainingRun], sides: Sequence[Side]) -> Iterator[str]:
+def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
+    sides = sides_of(runs)
     for side in sides:
         if side.state not in WHOLE:
             yield f"{side.label}: {side.state}.{f' {side.reason}' if side.reason else ''}"
-    differing = unlike(records)
+    differing = unlike(runs)
     if differing:
-        said = "; ".join(f"{name} {' / '.join(values)}" for name, values in differing.items())
+        said = "; ".join(f"{shown(name)} {' / '.join(values)}" for name, values in differing.items())
         yield f"Not like for like: {said}."
-    setting = next((record.setting for record in records if record.setting is not None), None)
+    setting = next((run.setting for run in runs if run.setting is not None), None)
     if setting is not None and "samples trained on" not in differing:
         yield (
             f"Data: {setting.data}; {setting.train_samples:,} samples to train, "
@@ -81,18 +111,34 @@ def side_notes(records: Sequence[TrainingRun], sides: Sequence[Side]) -> Iterato
         yield from (f"{flag.name}: {flag.evidence} ({side.label})." for flag in side.flags)
     yield from _absences(trained)
     sources = dict.fromkeys(
-        f"{side.power.part}: {side.power.source}" for side in trained if not isinstance(side.power, Absent)
+        f"{side.energy.part}: {side.energy.source}" for side in trained if not isinstance(side.energy, Absent)
     )
     if sources:
         yield f"Power and energy of {'; '.join(sources)}."
     said_once: dict[str, list[str]] = {}
-    for record, side in zip(records, sides, strict=True):
-        for note in record.setting.notes if record.setting is not None else ():
+    for run, side in zip(runs, sides, strict=True):
+        for note in run.setting.notes if run.setting is not None else ():
             said_once.setdefault(note, []).append(side.label)
-    yield from (f"{', '.join(who)}: {note}" for note, who in said_once.items())
+    yield from (f"{', '.join(dict.fromkeys(labels))}: {note}" for note, labels in said_once.items())
 
 
-def curve_lines(sides: Sequence[Side], width: int = BARS) -> Iterator[str]:
+def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
+    """What differs between those that trained, besides framework, device and seed, with the values in their order."""
+    trained = [run for run in runs if run.epochs]
+    every = [
+        {
+            **training_question(run),
+            **{name: word(getattr(run.plan.settings, name)) for name in run.plan.settings.__struct_fields__},
+            **({"chip": run.sessions[0].machine.chip} if run.sessions else {}),
+            **({"samples trained on": run.setting.data_digest[:12]} if run.setting is not None else {}),
+        }
+        for run in trained
+    ]
+    found = {key: [keys[key] for keys in every if key in keys] for keys in every for key in keys}
+    return {key: tuple(values) for key, values in found.items() if len(set(values)) > 1}
+
+
+def curve_lines(sides: Sequence[TrainingFigures], width: int = BARS) -> Iterator[str]:
     trained = [side for side in sides if side.epochs]
     yield from _curves("validation accuracy", trained, lambda side: side.accuracies, percent, width)
     yield from _curves("validation loss", trained, lambda side: side.validation_losses, "{:.4f}".format, width)
@@ -108,8 +154,8 @@ def curve_lines(sides: Sequence[Side], width: int = BARS) -> Iterator[str]:
 
 def _curves(
     name: str,
-    sides: Sequence[Side],
-    curve: Callable[[Side], Sequence[float]],
+    sides: Sequence[TrainingFigures],
+    curve: Callable[[TrainingFigures], Sequence[float]],
     show: Callable[[float], str],
     width: int,
 ) -> Iterator[str]:
@@ -129,8 +175,8 @@ def _curves(
         yield f"  {side.label:<{pad}}  {line}  {show(values[0])} → {show(values[-1])}"
 
 
-def _absences(sides: Sequence[Side]) -> Iterator[str]:
-    for what in ("utilisation", "power", "memory_bytes"):
+def _absences(sides: Sequence[TrainingFigures]) -> Iterator[str]:
+    for what in ("utilisation", "energy", "memory_bytes"):
         reasons: dict[str, list[str]] = {}
         for side in sides:
             value = getattr(side, what)
@@ -140,13 +186,13 @@ def _absences(sides: Sequence[Side]) -> Iterator[str]:
             yield f"{NAMES[what]} unknown on {', '.join(who)}: {reason}."
 
 
-def _caption(records: Sequence[TrainingRun]) -> str:
-    plan = records[0].plan
+def _caption(runs: Sequence[TrainingRun]) -> str:
+    plan = runs[0].plan
     settings = plan.settings.changed()
-    same = {name: value for name, value in settings.items() if all(_has(record, name, value) for record in records)}
+    same = {name: value for name, value in settings.items() if all(_has(run, name, value) for run in runs)}
     changed = "".join(f", {name} {value}" for name, value in same.items())
     batch = f", batch {plan.params['batch_size']}" if "batch_size" in plan.params else ""
-    differing = unlike(records)
+    differing = unlike(runs)
     parts = [
         plan.workload if "workload" not in differing else "trainings",
         batch if "batch_size" not in differing else "",
@@ -156,8 +202,8 @@ def _caption(records: Sequence[TrainingRun]) -> str:
     return "".join(parts)
 
 
-def _has(record: TrainingRun, name: str, value: str) -> bool:
-    return record.plan.settings.changed().get(name) == value
+def _has(run: TrainingRun, name: str, value: str) -> bool:
+    return run.plan.settings.changed().get(name) == value
 
 
 def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
@@ -174,45 +220,45 @@ def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _time(name: str) -> Figure:
-    def show(side: Side) -> str:
+    def show(side: TrainingFigures) -> str:
         value = getattr(side, name)
         return "-" if isinstance(value, Absent) else seconds(value)
 
     return show
 
 
-def _epochs(side: Side) -> str:
+def _epochs(side: TrainingFigures) -> str:
     if not side.epochs:
         return side.state
     return f"{side.epochs} of {side.of_epochs}" + ("" if side.state in WHOLE else f", {side.state}")
 
 
-def _best(side: Side) -> str:
+def _best(side: TrainingFigures) -> str:
     return "-" if isinstance(side.accuracy, Absent) else f"{percent(side.accuracy)} (epoch {side.best_epoch})"
 
 
-def _pace(side: Side) -> str:
+def _pace(side: TrainingFigures) -> str:
     return "-" if isinstance(side.samples_s, Absent) else figures(side.samples_s)
 
 
-def _busy(side: Side) -> str:
+def _busy(side: TrainingFigures) -> str:
     used = side.utilisation
     return "-" if isinstance(used, Absent) else f"{used.percent:.0f}% of {used.of}"
 
 
-def _power(side: Side) -> str:
-    return "-" if isinstance(side.power, Absent) else f"{figures(side.power.average_w)} W{_estimate(side)}"
+def _power(side: TrainingFigures) -> str:
+    return "-" if isinstance(side.energy, Absent) else f"{figures(side.energy.average_w)} W{_estimate(side)}"
 
 
-def _energy(side: Side) -> str:
-    return "-" if isinstance(side.power, Absent) else f"{figures(side.power.joules)} J{_estimate(side)}"
+def _energy(side: TrainingFigures) -> str:
+    return "-" if isinstance(side.energy, Absent) else f"{figures(side.energy.joules)} J{_estimate(side)}"
 
 
-def _estimate(side: Side) -> str:
-    return " (est.)" if not isinstance(side.power, Absent) and side.power.modelled else ""
+def _estimate(side: TrainingFigures) -> str:
+    return " (est.)" if not isinstance(side.energy, Absent) and side.energy.modelled else ""
 
 
-def _memory(side: Side) -> str:
+def _memory(side: TrainingFigures) -> str:
     return "-" if isinstance(side.memory_bytes, Absent) else size(side.memory_bytes)
 
 
@@ -231,4 +277,4 @@ FIGURES: dict[str, Figure] = {
     "flags": lambda side: ", ".join(flag.name for flag in side.flags) or "-",
 }
 OPTIONAL = {"utilisation", "power", "energy", "memory", "flags"}
-NAMES = {"utilisation": "Utilisation", "power": "Power and energy", "memory_bytes": "Memory"}
+NAMES = {"utilisation": "Utilisation", "energy": "Power and energy", "memory_bytes": "Memory"}

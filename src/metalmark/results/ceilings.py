@@ -12,7 +12,7 @@ from metalmark.results.cells import cells_of
 from metalmark.workloads.ceiling import COPY, MATMUL, copied_bytes
 
 
-class Key(Struct, frozen=True):
+class CeilingKey(Struct, frozen=True):
     """What a ceiling is of: another machine, framework, version, device or dtype has another."""
 
     chip: str
@@ -25,16 +25,16 @@ class Key(Struct, frozen=True):
 
 
 class Ceilings(Struct, frozen=True):
-    flops_per_s: dict[Key, float]
-    bytes_per_s: dict[Key, float]
+    flops_per_s: dict[CeilingKey, float]
+    bytes_per_s: dict[CeilingKey, float]
 
 
 NO_CEILINGS = Ceilings({}, {})
 
 
-def key_of(record: BenchRun, run: Completed) -> Key:
+def key_of(record: BenchRun, run: Completed) -> CeilingKey:
     plan = record.plan
-    return Key(
+    return CeilingKey(
         chip=record.machine.chip,
         gpus=tuple(gpu.name for gpu in record.machine.gpus),
         framework=plan.framework,

@@ -1,4 +1,4 @@
-"""Records of one Plan, put together: the figures a table shows, derived from raw blocks at this moment."""
+"""Cell: the bench runs of one plan, and the figures a table shows, derived from raw blocks when asked for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.plan import DeviceKind, Plan
-from metalmark.model.run import Failed
+from metalmark.model.plan import Plan
+from metalmark.model.run import Absent, Failed
+from metalmark.results.derived import OPEN_DEVICES, Memory, memory_used
 from metalmark.stats.summary import Interval, median, samples_per_second, step_interval
-
-OPEN_KINDS = {DeviceKind.GPU, DeviceKind.ANY}
+from metalmark.stats.window import is_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Cell:
 
     @property
     def failure(self) -> Failed | None:
-        """The last thing that went wrong; a cell that failed in any process is a failed cell."""
+        """The last failure; a cell that failed in any process is a failed cell."""
         failures = [record.outcome for record in self.records if isinstance(record.outcome, Failed)]
         return failures[-1] if failures else None
 
@@ -51,20 +51,25 @@ class Cell:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The device's own peak where it counts one; tensorflow-metal counted none, and older records have its 0."""
+        """The device's own peak where it counts one; tensorflow-metal counted none, and older runs have its 0."""
         peaks = [run.memory.peak_bytes for run in self.completed]
         known = [peak for peak in peaks if isinstance(peak, int) and peak > 0]
         return max(known) if known else None
 
     @property
-    def memory_bytes(self) -> int | None:
+    def memory(self) -> Memory | Absent:
         """What the device counted; on the CPU, and where nothing counts, what the process held."""
-        on_cpu = all(run.placed_on.lower().startswith("cpu") for run in self.completed)
-        return self.process_bytes if on_cpu or self.peak_bytes is None else self.peak_bytes
+        devices = [run.placed_on for run in self.completed if not is_cpu(run.placed_on)]
+        held = self.process_bytes
+        return memory_used(devices[0] if devices else "cpu", self.peak_bytes, () if held is None else (held,))
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return None if isinstance(self.memory, Absent) else self.memory.bytes
 
     @property
     def process_bytes(self) -> int | None:
-        """The most the worker's processes held while it was measured, as sampled."""
+        """The most that the workers' processes held, as sampled."""
         held = [
             value
             for record in self.records
@@ -84,19 +89,19 @@ class Cell:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Name → evidence, of any of the processes."""
+        """Name → evidence of each flag that any of the processes has."""
         return {flag.name: flag.evidence for record in self.records for flag in record.flags}
 
     @property
     def device(self) -> str:
-        """What was asked for, and where it ran when the word left that open."""
+        """What was asked for, and where it ran when that left it open."""
         asked = str(self.plan.device)
         ran = sorted({run.placed_on for run in self.completed})
-        return f"{asked} → {', '.join(ran)}" if ran and self.plan.device.kind in OPEN_KINDS else asked
+        return f"{asked} → {', '.join(ran)}" if ran and self.plan.device.kind in OPEN_DEVICES else asked
 
 
 def cells_of(records: Iterable[BenchRun]) -> list[Cell]:
-    """One Cell for each cell of each sweep, in their order; interrupted tries give way to finished ones."""
+    """One Cell for each cell of each sweep, in their order; of a repeat that was run twice, the newer run counts."""
     groups: dict[tuple[str, int], dict[int, BenchRun]] = {}
     for record in records:
         repeats = groups.setdefault((record.sweep, record.cell), {})

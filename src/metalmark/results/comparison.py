@@ -1,20 +1,58 @@
-"""What two sides say when they are set side by side: a row a pair of cells, and the geometric mean over them."""
+"""Comparison: what two sides of runs of one kind say when they are compared, one entry per pair of cells.
+
+`find_sides` resolves what a user names to sides; `compare_runs` compares the first of them with each other one.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.model.run import Absent
-from metalmark.results.measured import Keys, Measured
+from metalmark.errors import UsageError
+from metalmark.model.codec import AnyRun
+from metalmark.model.run import Absent, RunKind
+from metalmark.model.training import Ending
+from metalmark.results.derived import target_reached
+from metalmark.results.measured import Keys, Measured, published_side
 from metalmark.results.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
-from metalmark.stats.difference import BAND, ENOUGH, Difference, Verdict, difference, geometric_mean, typical
+from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
+from metalmark.store.selection import load, select
+from metalmark.store.sqlite import Store
+from metalmark.training.derived import best
+
+PUBLISHED = "published"
+SPLIT = "metalmark compare last --by framework"
+SELF_EVIDENT = {"framework", "device", "dtype", "machine"}
+"""Keys whose values say themselves what they are: `jax` does, `2` does not."""
+TWO = f"Name two runs (`metalmark runs list`), or compare inside of one: {SPLIT}"
+ENOUGH_TRAININGS = 3
+WAIT_BAND = 0.01
+"""The smallest noise band of a share of time: one percentage point."""
+KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
+SAMPLES = {RunKind.BENCH: "process", RunKind.TRAINING: "run", RunKind.WATCH: "run"}
 
 
-class Figures(Struct, frozen=True, kw_only=True):
-    """One side of a row."""
+class TrainedFigures(Struct, frozen=True, kw_only=True):
+    """What the trainings of one side came to. Trainings of one seed count once: where a device computes the same
+    twice, the second says nothing new."""
+
+    seeds: tuple[int, ...]
+    accuracies: tuple[float, ...]
+    """Validation accuracy of the best epoch, the mean of each seed's trainings."""
+    final_accuracies: tuple[float, ...]
+    """Validation accuracy of the last epoch, likewise."""
+    target_s: tuple[float, ...]
+    """Seconds to the end of the epoch that reached the target accuracy, of each training that did."""
+    missed: int
+    """How many trainings never reached it."""
+
+
+class SideFigures(Struct, frozen=True, kw_only=True):
+    """One side of a pair of cells."""
 
     name: str
     keys: Keys
@@ -29,29 +67,46 @@ class Figures(Struct, frozen=True, kw_only=True):
     failure: str
     published: str
     records: tuple[str, ...]
+    trained: TrainedFigures | None = None
+    """Of trainings."""
+    input_waits: tuple[float, ...] = ()
+    """Of watched runs: the share of its time that each waited for batches."""
 
 
 class Ratio(Struct, frozen=True, kw_only=True):
-    """B's over A's: 0.8 is a fifth less. Without an interval where a side has one process."""
+    """B's figure over A's: 0.8 is a fifth less. Without an interval where a side has one process."""
 
     value: float
     low: float | None = None
     high: float | None = None
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class TrainedDifference(Struct, frozen=True, kw_only=True):
+    accuracy: Gap | Absent
+    """Of the best epoch."""
+    final_accuracy: Gap | Absent
+    """Of the last epoch."""
+    to_target: Difference | Absent
+    """Time to the target accuracy."""
+
+
+class CellComparison(Struct, frozen=True, kw_only=True):
     name: str
-    a: Figures
-    b: Figures
+    a: SideFigures
+    b: SideFigures
     speed: Difference | Absent
     memory: Ratio | Absent
     energy: Ratio | Absent
     changes: tuple[str, ...]
-    """What is not the same around them: machine, versions, variables."""
+    """What differs around them: machine, versions, variables."""
     no_speed_up: str = ""
-    """Why the ratio is of two different things; empty where it is like for like."""
+    """Why the two are not like for like; empty where they are."""
     command: str = ""
-    """What to type to tell, where the processes are too few."""
+    """What to type to tell, where the runs are too few."""
+    trained: TrainedDifference | None = None
+    """Of trainings."""
+    input_wait: Gap | Absent | None = None
+    """Of watched runs."""
 
     @property
     def verdict(self) -> Verdict:
@@ -63,7 +118,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> bool:
-        """Whether it has an interval: two processes a side or more, like for like or not."""
+        """Whether its speed has an interval: two processes per side or more, like for like or not."""
         return isinstance(self.speed, Difference) and self.speed.low is not None
 
     @property
@@ -73,84 +128,184 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
+    kind: RunKind = RunKind.BENCH
     a: str
     b: str
     compared: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CellComparison, ...]
     mean: Difference | None
-    """Geometric, of the speed over the rows; None for fewer than two that have an interval."""
+    """Geometric mean of the speed over the rows; None for fewer than two that have an interval."""
     unpaired: tuple[Unpaired, ...]
     unlike: dict[str, str]
     one_sweep: bool
     """Measured in turns; otherwise what changed on the machine in between is in the ratio too."""
+    target_accuracy: float | None = None
+    """Of trainings: the accuracy that the time to it is compared of."""
+
+
+def compare_runs(
+    sides: Sequence[Side],
+    *,
+    by: Sequence[str] = (),
+    anyway: bool = False,
+    band: float = BAND,
+    target_accuracy: float | None = None,
+) -> tuple[list[Comparison], list[UsageError]]:
+    """Compare the first side with each other one.
+
+    `by`: what is compared, because the user says so. `anyway`: show what is not like for like too, marked. `band`: a
+    ratio nearer to 1 is never called a difference. `target_accuracy`: of trainings, else the one their goals share.
+    Also returns why some sides can't be compared with the first; raises where none can.
+    """
+    kind = _one_kind(sides)
+    if target_accuracy is not None and kind is not RunKind.TRAINING:
+        raise UsageError(
+            f"A target accuracy is of trainings, and these are {KINDS[kind]}.", hint="Leave --target-accuracy out."
+        )
+    found, refused = [], []
+    for other in sides[1:]:
+        comparison = compare(sides[0], other, by=by, anyway=anyway, band=band, target_accuracy=target_accuracy)
+        if comparison.rows:
+            found.append(comparison)
+        else:
+            refused.append(_why_unpaired(sides[0], other, comparison))
+    if not found:
+        raise refused[0]
+    return found, refused
+
+
+def find_sides(
+    queries: Sequence[str], by: Sequence[str], store_path: Path, *, files: bool = True
+) -> tuple[list[Side], list[str]]:
+    """Resolve each query to a side; a single one is split into a side per value of what it is compared by. Also
+    returns `by` as the cells spell it. `files`: whether a query may name a file, which a page on the web may not."""
+    twice = next((query for number, query in enumerate(queries) if query in queries[:number]), None)
+    if twice:
+        raise UsageError(f"{twice} is named twice: a run does not differ from itself.", hint=TWO)
+    with Store(store_path, readonly=True) as store:
+        runs = {query: runs_of(query, store, files=files) for query in queries if query != PUBLISHED}
+    _refuse_shared(runs)
+    sides = [
+        Side(PUBLISHED, published_side()) if query == PUBLISHED else Side.of_runs(_side_name(query), runs[query])
+        for query in queries
+    ]
+    keys = [_key(word, sides) for word in by]
+    if len(sides) > 1:
+        return sides, keys
+    if not by:
+        raise UsageError(
+            "Compare it with what?",
+            hint=f"Name a second run, or say what to compare inside of this one: {SPLIT}",
+        )
+    return _split(sides[0], keys), keys
+
+
+def runs_of(query: str, store: Store, *, files: bool = True) -> list[AnyRun]:
+    """The runs that a query means; a run is one process of its cell, and whoever names one means the cell."""
+    return load([select(query, store, files=files)], store, whole_cells=True)
+
+
+def comparable_keys(cells: Iterable[Measured]) -> list[str]:
+    """What these cells can be compared by."""
+    return list(dict.fromkeys(key for cell in cells for key in (*cell.how, *sorted(cell.speakable), *cell.around)))
 
 
 def compare(
-    a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False, band: float = BAND
-) -> tuple[Comparison, Pairing]:
+    a: Side,
+    b: Side,
+    *,
+    by: Sequence[str] = (),
+    anyway: bool = False,
+    band: float = BAND,
+    target_accuracy: float | None = None,
+) -> Comparison:
+    """Compare two sides of one kind; without a row where no cell of `b` has its like in `a`."""
     pairing = pair(a, b, by=by, anyway=anyway)
-    extra = _telling(pairing)
-    rows = tuple(_row(one, extra, pairing.unlike, band) for one in pairing.pairs)
-    timed = [one for one in pairing.pairs if not _untold(one)]
-    mean = geometric_mean([(one.a.processes, one.b.processes) for one in timed], band=band) if len(timed) > 1 else None
-    together = all(set(one.a.sweeps) == set(one.b.sweeps) for one in pairing.pairs)
-    found = Comparison(
-        a=a.name, b=b.name, compared=pairing.compared, rows=rows, mean=mean, unpaired=pairing.unpaired,
-        unlike=pairing.unlike, one_sweep=together,
-    )  # fmt: skip
-    return found, pairing
+    pairs, target = pairing.pairs, target_accuracy
+    if target is None:
+        goals = {run.goal.target_accuracy for one in pairs for cell in one for run in cell.trainings}
+        target = goals.pop() if len(goals) == 1 else None
+    extra = _naming_keys(pairing)
+    timed = [one for one in pairs if not _no_interval(one)]
+    return Comparison(
+        kind=b.cells[0].kind if b.cells else RunKind.BENCH,
+        a=a.name,
+        b=b.name,
+        compared=pairing.compared,
+        rows=tuple(_compared(one, extra, pairing.unlike, band, target) for one in pairs),
+        mean=geometric_mean([(one.a.processes, one.b.processes) for one in timed], band=band) if timed[1:] else None,
+        unpaired=pairing.unpaired,
+        unlike=pairing.unlike,
+        one_sweep=all(set(one.a.sweeps) == set(one.b.sweeps) for one in pairs),
+        target_accuracy=target,
+    )
 
 
-def _telling(pairing: Pairing) -> list[str]:
-    """Of the question, what tells the pairs apart beyond workload, mode, framework and device."""
+def _naming_keys(pairing: Pairing) -> list[str]:
+    """Keys that tell the pairs apart beyond workload, mode, framework and device."""
     cells = [one.b for one in pairing.pairs]
     keys = dict.fromkeys(key for cell in cells for key in (*cell.what, *cell.how))
-    named = {"workload", "mode", "framework", "device", *MAY_LACK}
+    named = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
     return [key for key in keys if key not in named and len({cell.value(key) for cell in cells}) > 1]
 
 
-def _row(one: Pair, extra: Sequence[str], unlike: dict[str, str], band: float) -> Row:
+def _compared(
+    one: Pair, extra: Sequence[str], unlike: dict[str, str], band: float, target: float | None
+) -> CellComparison:
     a, b = one
     changes = around_changes(one)
     if a.parameters is not None and b.parameters is not None and a.parameters != b.parameters:
         changes.append(f"trained parameters {a.parameters:,} → {b.parameters:,}")
     speed = _speed(a, b, band)
-    return Row(
+    ours, theirs = _side_figures(a, extra, target), _side_figures(b, extra, target)
+    trained = _trained_difference(one, ours.trained, theirs.trained, band, target)
+    return CellComparison(
         name=_name(a if b.published else b, extra),
-        a=_figures(a, extra),
-        b=_figures(b, extra),
+        a=ours,
+        b=theirs,
         speed=speed,
         memory=_memory(a, b),
         energy=_energy(a, b),
         changes=tuple(changes),
         no_speed_up="; ".join(unlike.values()),
-        command=_command(a, b, speed),
+        command=_command(a, b, speed, trained),
+        trained=trained,
+        input_wait=_input_wait(a, b) if b.kind is RunKind.WATCH else None,
     )
 
 
-def _command(a: Measured, b: Measured, speed: Difference | Absent) -> str:
-    """Of each side that has too few."""
-    if isinstance(speed, Absent) or speed.more_repeats is None:
+def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: TrainedDifference | None) -> str:
+    """What to type for more runs of each side that has too few."""
+    judged = trained.accuracy if trained is not None else speed
+    if isinstance(judged, Absent) or judged.more_repeats is None or b.kind is RunKind.WATCH:
         return ""
-    wanted = max(ENOUGH, min(speed.repeats) + speed.more_repeats)
+    if trained is None:
+        wanted = max(ENOUGH, min(judged.repeats) + judged.more_repeats)
+    elif min(judged.repeats) < 2:
+        wanted = ENOUGH_TRAININGS
+    else:
+        wanted = min(judged.repeats) + judged.more_repeats
     few = dict.fromkeys(cell.command for cell in (a, b) if len(cell.processes) < wanted)
     return " && ".join(f"{command} --repeat {wanted}" for command in few)
 
 
-def _untold(one: Pair) -> str:
-    """Why the two have no ratio with an interval."""
+def _no_interval(one: Pair) -> str:
+    """Why the speeds of the two have no ratio with an interval."""
     for cell in one:
         if cell.failure:
             return f"{cell.name} did not complete: {cell.failure}"
     for cell in one:
         if cell.published:
-            return "published without repeats: nothing tells its noise"
+            return "published without repeats: nothing shows its noise"
+    for cell in one:
+        if not cell.processes or len(cell.processes) < len(cell.trainings):
+            return f"{cell.name}: every step was the first of its batch size, which compiles"
     return ""
 
 
 def _speed(a: Measured, b: Measured, band: float) -> Difference | Absent:
-    why = _untold(Pair(a, b))
-    if a.failure or b.failure:
+    why = _no_interval(Pair(a, b))
+    if (why and not (a.published or b.published)) or a.failure or b.failure:
         return Absent(reason=why)
     if why:
         ratio = typical(a.processes) / typical(b.processes)
@@ -158,18 +313,18 @@ def _speed(a: Measured, b: Measured, band: float) -> Difference | Absent:
         return Difference(
             ratio=ratio, low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts, reason=why
         )
-    return difference(a.processes, b.processes, band=band)
+    return difference(a.processes, b.processes, band=band, sample=SAMPLES[b.kind])
 
 
 def _name(cell: Measured, extra: Sequence[str]) -> str:
     return cell.name + "".join(f", {shown(key)} {cell.value(key)}" for key in extra if cell.value(key))
 
 
-def _figures(cell: Measured, extra: Sequence[str]) -> Figures:
-    lost = Absent(reason=cell.failure)
-    per_sample = None if cell.failure else typical(cell.processes)
+def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) -> SideFigures:
+    lost = Absent(reason=cell.failure or "every step was the first of its batch size, which compiles")
+    per_sample = None if cell.failure or not cell.processes else typical(cell.processes)
     energy = cell.energy
-    return Figures(
+    return SideFigures(
         name=_name(cell, extra),
         keys={**cell.what, **cell.how},
         processes=len(cell.processes),
@@ -183,7 +338,71 @@ def _figures(cell: Measured, extra: Sequence[str]) -> Figures:
         failure=cell.failure,
         published=cell.published,
         records=cell.records,
+        trained=_trained_figures(cell, target) if cell.kind is RunKind.TRAINING else None,
+        input_waits=cell.input_waits,
     )
+
+
+def _trained_figures(cell: Measured, target: float | None) -> TrainedFigures:
+    tops: dict[int, list[float]] = {}
+    finals: dict[int, list[float]] = {}
+    for run in cell.trainings:
+        top = best(run.epochs)
+        if top is not None:
+            tops.setdefault(run.plan.seed, []).append(top.accuracy)
+            finals.setdefault(run.plan.seed, []).append(run.epochs[-1].accuracy)
+    reached = [] if target is None else [target_reached(run, target) for run in cell.trainings]
+    times = [one.seconds for one in reached if one is not None]
+    return TrainedFigures(
+        seeds=tuple(tops),
+        accuracies=tuple(sum(values) / len(values) for values in tops.values()),
+        final_accuracies=tuple(sum(values) / len(values) for values in finals.values()),
+        target_s=tuple(times),
+        missed=len(reached) - len(times),
+    )
+
+
+def _trained_difference(
+    one: Pair, a: TrainedFigures | None, b: TrainedFigures | None, band: float, target: float | None
+) -> TrainedDifference | None:
+    if a is None or b is None:
+        return None
+    failed = next((cell for cell in one if cell.failure), None)
+    if failed is not None:
+        lost = Absent(reason=f"{failed.name} did not complete: {failed.failure}")
+        return TrainedDifference(accuracy=lost, final_accuracy=lost, to_target=lost)
+    if any(run.ending is Ending.TARGET for cell in one for run in cell.trainings):
+        why = Absent(reason="they stopped when they reached their target, so how far they would have come is not known")
+        return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
+    return TrainedDifference(
+        accuracy=gap(a.accuracies, b.accuracies, sample="seed"),
+        final_accuracy=gap(a.final_accuracies, b.final_accuracies, sample="seed"),
+        to_target=_to_target(one, a, b, band, target),
+    )
+
+
+def _to_target(
+    one: Pair, a: TrainedFigures, b: TrainedFigures, band: float, target: float | None
+) -> Difference | Absent:
+    if target is None:
+        return Absent(reason="no target accuracy was given, and the trainings have none in common")
+    # A mean over those that got there would make the side look good that rarely does.
+    missed = [
+        f"{figures.missed} of {figures.missed + len(figures.target_s)} trainings of {cell.name} never reached it"
+        for cell, figures in zip(one, (a, b), strict=True)
+        if figures.missed
+    ]
+    if missed:
+        return Absent(reason="; ".join(missed))
+    return difference(
+        [[seconds] for seconds in a.target_s], [[seconds] for seconds in b.target_s], band=band, sample="run"
+    )
+
+
+def _input_wait(a: Measured, b: Measured) -> Gap | Absent:
+    if not a.input_waits or not b.input_waits:
+        return Absent(reason="a loop has no step")
+    return gap(a.input_waits, b.input_waits, band=WAIT_BAND, less_is_better=True)
 
 
 def _memory(a: Measured, b: Measured) -> Ratio | Absent:
@@ -221,3 +440,76 @@ def _geometric(values: Sequence[float]) -> float:
     if min(values) <= 0:
         return 0.0
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+# Which sides there are, and why two can't be compared
+
+
+def _one_kind(sides: Sequence[Side]) -> RunKind:
+    kinds = {side.name: dict.fromkeys(KINDS[cell.kind] for cell in side.cells) for side in sides}
+    if len({kind for found in kinds.values() for kind in found}) > 1:
+        said = ", ".join(f"{name} holds {' and '.join(found)}" for name, found in kinds.items())
+        raise UsageError(f"Only runs of one kind can be compared: {said}.", hint=TWO)
+    return next((cell.kind for side in sides for cell in side.cells), RunKind.BENCH)
+
+
+def _refuse_shared(runs: dict[str, list[AnyRun]]) -> None:
+    seen: dict[str, str] = {}
+    for query, found in runs.items():
+        for run in found:
+            if run.id in seen:
+                raise UsageError(
+                    f"{seen[run.id]} and {query} share run {run.id}: a run does not differ from itself.", hint=TWO
+                )
+            seen[run.id] = query
+
+
+def _key(text: str, sides: Sequence[Side]) -> str:
+    cells = [cell for side in sides for cell in side.cells]
+    known = list(dict.fromkeys(key for cell in cells for key in (*cell.how, *cell.around, *cell.what)))
+    for spelt in (text, text.replace("-", "_"), text.replace("-", " ")):
+        if spelt in known:
+            return spelt
+    near = difflib.get_close_matches(text, known, n=1)
+    raise UsageError(
+        f"These runs say nothing of {text!r}{f'; did you mean {near[0]}?' if near else '.'}",
+        hint=f"They can be compared by: {', '.join(comparable_keys(cells))}.",
+    )
+
+
+def _split(side: Side, by: Sequence[str]) -> list[Side]:
+    groups: dict[tuple[str, ...], list[Measured]] = {}
+    for cell in side.cells:
+        groups.setdefault(tuple(cell.value(key) or "" for key in by), []).append(cell)
+    if len(groups) < 2:
+        only = ", ".join(value or "nothing" for group in groups for value in group)
+        raise UsageError(
+            f"{side.name} has one value of {', '.join(by)} only: {only}.",
+            hint=f"It can be compared by: {', '.join(comparable_keys(side.cells))}.",
+        )
+    return [Side(", ".join(map(_value_words, by, values)), cells) for values, cells in groups.items()]
+
+
+def _value_words(key: str, value: str) -> str:
+    return value if value and key in SELF_EVIDENT else f"{shown(key)} {value or 'not set'}"
+
+
+def _why_unpaired(a: Side, b: Side, found: Comparison) -> UsageError:
+    unlike = found.unlike
+    if unlike:
+        speakable = all(key in cell.speakable for key in unlike for cell in (*a.cells, *b.cells))
+        keys = ",".join(key.replace(" ", "-") for key in unlike)
+        by = f"If that is what you compare, say so: --by {keys}. " if speakable else ""
+        return UsageError(
+            f"{b.name} against {a.name} is not like for like: {'; '.join(unlike.values())}.",
+            hint=f"Measure the same thing twice. {by}`--anyway` shows it, marked.",
+        )
+    reason = found.unpaired[0].reason if found.unpaired else "one of them has no cell"
+    return UsageError(
+        f"No cell of {b.name} has its like in {a.name}: {reason}.",
+        hint="`metalmark runs show RUN` says what each holds.",
+    )
+
+
+def _side_name(query: str) -> str:
+    return Path(query).name if "/" in query else query

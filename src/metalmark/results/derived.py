@@ -1,24 +1,35 @@
-"""What a record says of its measured window beyond the step: derived when shown, never stored.
+"""What a run of any kind says beyond its raw figures: utilisation, energy, memory and flags.
 
-A figure that is not there is Absent with the reason."""
+Derived when shown, never stored. A figure that is not there is Absent with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.run import Absent, Machine, Telemetry
-from metalmark.runner.flags.growing import memory_growth
+from metalmark.model.plan import DeviceKind
+from metalmark.model.run import Absent, Flag, Machine
+from metalmark.model.training import Ending, Epoch, TrainingRun
+from metalmark.model.watch import WatchedRun
+from metalmark.runner.flags import flags_of_watched, memory_growth
 from metalmark.stats.drift import drift
 from metalmark.stats.summary import median
-from metalmark.stats.window import Window
-from metalmark.telemetry.energy import Energy, energy_of, parts_of
+from metalmark.stats.window import VISIBLE, Window, is_cpu
+from metalmark.telemetry.energy import energy_of, parts_of
+from metalmark.training import derived as of_training
+from metalmark.training.derived import best, elapsed_s, overall_samples_s
 
 OFF = Absent(reason="telemetry was switched off")
 UNUSED = Absent(reason="it used no energy")
-"""A Mac's neural engine, most of the time."""
+"""The case of a Mac's neural engine, most of the time."""
+UNNUMBERED = Absent(reason=f"{VISIBLE} names the GPU in words, so which of the driver's GPUs it was is not known")
+OPEN_DEVICES = {DeviceKind.GPU, DeviceKind.ANY}
+"""Words for a device that leave open where a run is placed."""
 
 
 class Utilisation(Struct, frozen=True, kw_only=True):
@@ -29,21 +40,33 @@ class Utilisation(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Cost(Struct, frozen=True, kw_only=True):
-    """What one part of the machine used in the window, the work of others on it counted in."""
+class PartEnergy(Struct, frozen=True, kw_only=True):
+    """What one part of the machine used in the window, including what other processes did on it."""
 
     part: str
     joules: float
     average_w: float
+    source: str
+    method: str
+    modelled: bool
+    """An estimate of the system, not a meter's reading."""
+
+
+class Cost(PartEnergy, frozen=True, kw_only=True):
+    """A part's energy, per step and per sample."""
+
     peak_w: float | Absent
     idle_w: float | Absent
     """Before the sweep began."""
     joules_per_step: float
     joules_per_sample: float
     samples_per_joule: float | Absent
-    source: str
-    method: str
-    modelled: bool
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    bytes: int
+    of: str
+    """Who counted it: "device" or "process". The two do not count the same thing."""
 
 
 class MemoryGrowth(Struct, frozen=True, kw_only=True):
@@ -52,11 +75,13 @@ class MemoryGrowth(Struct, frozen=True, kw_only=True):
 
 
 class Derived(Struct, frozen=True, kw_only=True):
+    """The figures of one bench run."""
+
     utilisation: Utilisation | Absent
     energy: Cost | Absent
-    """Of the device that it ran on."""
+    """Energy of the device that it ran on."""
     others: tuple[Cost, ...]
-    """Of the other parts that anything counts; some contain each other, so they do not add up."""
+    """Energy of every other part that is metered; some contain each other, so they do not add up."""
     growth: tuple[MemoryGrowth, ...] | Absent
     swapped_in_bytes: float | Absent
     swapped_out_bytes: float | Absent
@@ -66,19 +91,78 @@ class Derived(Struct, frozen=True, kw_only=True):
     """Step time at the run's end over that at its beginning."""
 
 
+class TrainingFigures(Struct, frozen=True, kw_only=True):
+    """The figures of one training. Times are of a mean epoch and add up: epoch = input + compute + validation."""
+
+    id: str
+    label: str
+    framework: str
+    device: str
+    """What was asked for, and where it ran when that left it open."""
+    seed: int
+    state: str
+    reason: str
+    """Why it did not come to its end, as it was recorded; empty where it did."""
+    epochs: int
+    of_epochs: int
+    best_epoch: int | None
+    accuracy: float | Absent
+    """Validation accuracy of the best epoch."""
+    epoch_s: float | Absent
+    input_s: float | Absent
+    compute_s: float | Absent
+    """Without the first step of each batch size, which traces and compiles."""
+    validation_s: float | Absent
+    first_steps_s: float | Absent
+    """All of those first steps together."""
+    samples_s: float | Absent
+    utilisation: Utilisation | Absent
+    energy: PartEnergy | Absent
+    """Energy of the device it trained on."""
+    memory_bytes: int | Absent
+    """What the device counted at its peak; on the CPU, and where nothing counts, the most the process held."""
+    accuracies: tuple[float, ...]
+    validation_losses: tuple[float, ...]
+    train_losses: tuple[float, ...]
+    busy_percent: tuple[float, ...]
+    """Every reading of the utilisation, in order."""
+    flags: tuple[Flag, ...] = ()
+    """What could have spoilt its times: heat, battery, swap, the work of others."""
+
+
+class TargetReached(Struct, frozen=True, kw_only=True):
+    epoch: int
+    seconds: float
+    """Training and validation, without checkpoints, over all sessions."""
+    joules: dict[str, float | Absent]
+    """By part of the machine that telemetry has an energy or a power of."""
+
+
+class _Session(NamedTuple):
+    window: Window
+    machine: Machine
+
+
+def flags_of(run: AnyRun) -> tuple[Flag, ...]:
+    """What could have spoilt the figures of a run of any kind."""
+    if isinstance(run, BenchRun):
+        return run.flags
+    return of_training.flags(run) if isinstance(run, TrainingRun) else flags_of_watched(run)
+
+
 def derive(record: BenchRun) -> Derived | None:
-    """None of a run that failed."""
+    """None for a run that failed."""
     run = record.outcome
     if not isinstance(run, Completed):
         return None
-    window = Window(run, record.telemetry, record.software.environment)
+    window = Window.measured(run, record.telemetry, record.software.environment)
     times = [block.elapsed_s / block.steps for block in run.measurement.blocks]
     found = drift(times)
     few = Absent(reason=f"too few blocks: {len(times)}")
     return Derived(
-        utilisation=_utilisation(window, record.machine),
-        energy=_device_cost(run, window, record.telemetry),
-        others=_others(run, window, record.telemetry),
+        utilisation=_utilisation([_Session(window, record.machine)])[0],
+        energy=_device_cost(run, window),
+        others=_other_costs(run, window),
         growth=_growth(run, window),
         swapped_in_bytes=_swapped(window, "system_swap_in"),
         swapped_out_bytes=_swapped(window, "system_swap_out"),
@@ -87,42 +171,188 @@ def derive(record: BenchRun) -> Derived | None:
     )
 
 
-def _device(window: Window) -> str:
-    return window.gpu or "cpu"
+def training_figures(run: TrainingRun) -> TrainingFigures:
+    epochs, plan, top, count = run.epochs, run.plan, best(run.epochs), len(run.epochs)
+    nothing, failure, device = Absent(reason="no epoch was trained"), run.failure, _device_words(run)
+    first_s = sum(epoch.first_steps_s for epoch in epochs)
+    input_s, compute_s, validation_s = (
+        sum(getattr(epoch, name) for epoch in epochs) for name in ("input_s", "compute_s", "validation_s")
+    )
+    sessions = list(_sessions(run, epochs))
+    utilisation, busy = _utilisation(sessions)
+    memory = training_memory(run)
+    return TrainingFigures(
+        id=run.id,
+        label=f"{plan.framework} {device}",
+        framework=plan.framework,
+        device=device,
+        seed=plan.seed,
+        state=training_state(run),
+        reason=" ".join(part for part in (failure.message, failure.hint) if part) if failure is not None else "",
+        epochs=count,
+        of_epochs=run.goal.epochs,
+        best_epoch=top.number if top is not None else None,
+        accuracy=top.accuracy if top is not None else nothing,
+        epoch_s=(input_s + compute_s + validation_s - first_s) / count if count else nothing,
+        input_s=input_s / count if count else nothing,
+        compute_s=(compute_s - first_s) / count if count else nothing,
+        validation_s=validation_s / count if count else nothing,
+        first_steps_s=first_s if count else nothing,
+        samples_s=overall_samples_s(epochs),
+        utilisation=utilisation if count else nothing,
+        energy=training_energy(run) if count else nothing,
+        memory_bytes=nothing if not count else memory if isinstance(memory, Absent) else memory.bytes,
+        accuracies=tuple(epoch.accuracy for epoch in epochs),
+        validation_losses=tuple(epoch.validation_loss for epoch in epochs),
+        train_losses=tuple(epoch.train_loss for epoch in epochs),
+        busy_percent=tuple(busy),
+        flags=of_training.flags(run),
+    )
 
 
-def _utilisation(window: Window, machine: Machine) -> Utilisation | Absent:
+def training_state(run: TrainingRun) -> str:
+    return "killed, or still runs" if run.header.ending == Ending.RUNNING.value else run.header.ending
+
+
+def training_energy(run: TrainingRun) -> PartEnergy | Absent:
+    """Energy of the device it trained on, over all sessions."""
+    windows = [session.window for session in _sessions(run, run.epochs)]
+    if not windows:
+        return Absent(reason="no epoch was trained")
+    part = windows[-1].part
+    return UNNUMBERED if part is None else _energy(part, windows)
+
+
+def training_memory(run: TrainingRun) -> Memory | Absent:
+    held = [value for session in _sessions(run, run.epochs) for value in session.window.values("process_memory")]
+    return memory_used(_placed_on(run), run.memory.peak_bytes if run.memory is not None else None, held)
+
+
+def watched_energy(run: WatchedRun) -> PartEnergy | Absent:
+    """Energy of the machine's one GPU, or of the CPU where it has none: which device the loop used is not recorded."""
+    if len(run.machine.gpus) > 1:
+        return Absent(reason="which of the GPUs a watched loop used is not known")
+    part = "gpu0" if run.machine.gpus else "cpu"
+    return _energy(part, [Window([(0.0, run.elapsed_s)], "cpu", run.telemetry)])
+
+
+def memory_used(placed_on: str, peak_bytes: int | Absent | None, held_bytes: Sequence[float]) -> Memory | Absent:
+    """What the device counted at its peak; on the CPU, and where nothing counts, the most the process held."""
+    # tensorflow-metal counts nothing, and older runs have its 0.
+    if isinstance(peak_bytes, int) and peak_bytes > 0 and not is_cpu(placed_on):
+        return Memory(bytes=peak_bytes, of="device")
+    if held_bytes:
+        return Memory(bytes=int(max(held_bytes)), of="process")
+    if isinstance(peak_bytes, Absent) and not is_cpu(placed_on):
+        return peak_bytes
+    return Absent(reason="no reading of the process's memory")
+
+
+def target_reached(run: TrainingRun, accuracy: float) -> TargetReached | None:
+    """The first epoch with that validation accuracy, and what it took to get there; None where no epoch has it."""
+    epochs: list[Epoch] = []
+    for epoch in run.epochs:
+        epochs.append(epoch)
+        if epoch.accuracy >= accuracy:
+            seconds = sum(elapsed_s(each) for each in epochs)
+            return TargetReached(epoch=epoch.number, seconds=seconds, joules=joules_of_epochs(run, epochs))
+    return None
+
+
+def joules_of_epochs(run: TrainingRun, epochs: Sequence[Epoch]) -> dict[str, float | Absent]:
+    """What these epochs used, by part; absent where one session's readings do not cover its share."""
+    windows = [session.window for session in _sessions(run, epochs)]
+    parts = dict.fromkeys(part for window in windows for part in parts_of(window.telemetry.series))
+    used = {part: _energy(part, windows) for part in parts}
+    return {part: energy if isinstance(energy, Absent) else energy.joules for part, energy in used.items()}
+
+
+def _sessions(run: TrainingRun, epochs: Sequence[Epoch]) -> Iterator[_Session]:
+    """Each session that trained some of these epochs, with the window in which it did."""
+    for number, group in groupby(epochs, key=lambda epoch: epoch.session):
+        if number < len(run.sessions):
+            session, spans = run.sessions[number], [(epoch.begin_s, epoch.end_s) for epoch in group]
+            window = Window(spans, _placed_on(run), session.telemetry, session.software.environment)
+            yield _Session(window, session.machine)
+
+
+def _placed_on(run: TrainingRun) -> str:
+    return run.setting.placed_on if run.setting is not None else str(run.plan.device)
+
+
+def _device_words(run: TrainingRun) -> str:
+    asked = str(run.plan.device)
+    is_open = run.plan.device.kind in OPEN_DEVICES and run.setting is not None
+    return f"{asked} → {_placed_on(run)}" if is_open else asked
+
+
+def _utilisation(sessions: Sequence[_Session]) -> tuple[Utilisation | Absent, list[float]]:
+    """The mean over all sessions, and every reading in order."""
+    every: list[float] = []
+    found: Utilisation | Absent = Absent(reason="nothing ran")
+    for window, machine in sessions:
+        readings = _busy_percent(window, machine)
+        if isinstance(readings, Absent):
+            found = found if every else readings
+            continue
+        every += readings
+        series = window.series(_busy_name(window))
+        of = f"{_cores(machine)} cores" if window.part == "cpu" else str(window.part)
+        found = Utilisation(percent=_mean(every), of=of, source=series.source if series is not None else "")
+    return found, every
+
+
+def _busy_percent(window: Window, machine: Machine) -> list[float] | Absent:
+    """The GPU's own readings, or the process's share of the cores it may use."""
     if window.off:
-        return OFF
-    if window.gpu is not None:
-        name = f"{window.gpu}_utilisation"
-        values, series = window.values(name), window.series(name)
-        if not values or series is None:
-            return _why_not(window, name)
-        return Utilisation(percent=_mean(values), of=window.gpu, source=series.source)
-    values, series = window.values("process_cpu"), window.series("process_cpu")
-    if not values or series is None:
-        return _why_not(window, "process_cpu")
-    cores = machine.usable_cores or machine.logical_cores
-    if not cores:
-        return Absent(reason="how many cores there were is not recorded")
-    return Utilisation(percent=_mean(values) / cores, of=f"{cores} cores", source=series.source)
+        return _off(window)
+    if window.part is None:
+        return UNNUMBERED
+    name = _busy_name(window)
+    values = window.values(name)
+    if not values:
+        return _why_not(window, name)
+    if window.part != "cpu":
+        return values
+    cores = _cores(machine)
+    return [value / cores for value in values] if cores else Absent(reason="how many cores there were is not recorded")
 
 
-def _cost(part: str, run: Completed, window: Window, telemetry: Telemetry) -> Cost | Absent:
-    if window.off:
-        return OFF
-    used = energy_of(part, telemetry.series, window.begin_s, window.end_s)
-    if not isinstance(used, Energy):
+def _busy_name(window: Window) -> str:
+    return "process_cpu" if window.part == "cpu" else f"{window.part}_utilisation"
+
+
+def _cores(machine: Machine) -> int:
+    return machine.usable_cores or machine.logical_cores or 0
+
+
+def _energy(part: str, windows: Sequence[Window]) -> PartEnergy | Absent:
+    """The energy of a part in all windows, or the reason of the first that has none."""
+    joules, elapsed_s, modelled, source, method = 0.0, 0.0, False, "", ""
+    for window in windows:
+        used = energy_of(part, window.telemetry.series, window.begin_s, window.end_s)
+        if isinstance(used, Absent):
+            return _off(window) if window.off else used
+        joules += used.joules
+        elapsed_s += window.end_s - window.begin_s
+        modelled, source, method = modelled or used.modelled, used.source, used.method
+    return PartEnergy(
+        part=part, joules=joules, average_w=joules / elapsed_s, source=source, method=method, modelled=modelled
+    )
+
+
+def _cost(part: str, run: Completed, window: Window) -> Cost | Absent:
+    used = _energy(part, [window])
+    if isinstance(used, Absent):
         return used
     steps = sum(block.steps for block in run.measurement.blocks)
     watts = window.values(f"{part}_power")
     return Cost(
         part=part,
         joules=used.joules,
-        average_w=used.joules / (window.end_s - window.begin_s),
+        average_w=used.average_w,
         peak_w=max(watts) if watts else Absent(reason=f"nothing here gives the power of {part}"),
-        idle_w=telemetry.idle_w.get(part, Absent(reason="it was not measured before the run")),
+        idle_w=window.telemetry.idle_w.get(part, Absent(reason="it was not measured before the run")),
         joules_per_step=used.joules / steps,
         joules_per_sample=used.joules / steps / run.samples_per_step,
         samples_per_joule=steps * run.samples_per_step / used.joules if used.joules else UNUSED,
@@ -132,17 +362,19 @@ def _cost(part: str, run: Completed, window: Window, telemetry: Telemetry) -> Co
     )
 
 
-def _device_cost(run: Completed, window: Window, telemetry: Telemetry) -> Cost | Absent:
+def _device_cost(run: Completed, window: Window) -> Cost | Absent:
     """The cost of the device that did the work: a counter that stood still there did not count."""
-    cost = _cost(_device(window), run, window, telemetry)
+    if window.part is None:
+        return UNNUMBERED
+    cost = _cost(window.part, run, window)
     if isinstance(cost, Cost) and not cost.joules:
         return Absent(reason=f"the counter of {cost.part} ({cost.source}) stood still")
     return cost
 
 
-def _others(run: Completed, window: Window, telemetry: Telemetry) -> tuple[Cost, ...]:
-    parts = [part for part in parts_of(telemetry.series) if part != _device(window)]
-    costs = (_cost(part, run, window, telemetry) for part in parts)
+def _other_costs(run: Completed, window: Window) -> tuple[Cost, ...]:
+    parts = [part for part in parts_of(window.telemetry.series) if part != window.part]
+    costs = (_cost(part, run, window) for part in parts)
     return tuple(cost for cost in costs if isinstance(cost, Cost))
 
 
@@ -157,7 +389,7 @@ def _growth(run: Completed, window: Window) -> tuple[MemoryGrowth, ...] | Absent
 
 def _swapped(window: Window, name: str) -> float | Absent:
     if window.off:
-        return OFF
+        return _off(window)
     counted = window.counted(name)
     return _why_not(window, name) if counted is None else counted
 
@@ -166,6 +398,11 @@ def _flops(run: Completed, times: Sequence[float]) -> float | Absent:
     if not run.flops_per_sample:
         return Absent(reason="this workload has no count of its work")
     return run.flops_per_sample * run.samples_per_step / median(times)
+
+
+def _off(window: Window) -> Absent:
+    """Telemetry was switched off, or lost with the process that kept it."""
+    return Absent(reason=window.absent["all"]) if "all" in window.absent else OFF
 
 
 def _why_not(window: Window, name: str) -> Absent:

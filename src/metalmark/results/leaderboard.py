@@ -20,14 +20,14 @@ FEW = 3
 UNNAMED = {"workload", "workload file", *MAY_LACK}
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class BoardEntry(Struct, frozen=True, kw_only=True):
     """One machine's, framework's and device's answer."""
 
     cell: Measured
     machine: str
     samples_s: float
     low: float | None
-    """Of the 95% interval, in samples a second; None: too few blocks."""
+    """Of the 95% interval, in samples per second; None: too few blocks."""
     high: float | None
     rank: int | None
     """One more than those that are faster beyond both intervals, so that ties share it; None without an interval."""
@@ -56,7 +56,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
     workload: str
     words: str
-    entries: tuple[Entry, ...]
+    entries: tuple[BoardEntry, ...]
     """The fastest first."""
     failed: tuple[tuple[str, Measured], ...]
     """Machine, and the cell that did not come to a result there."""
@@ -119,7 +119,7 @@ def _questions(group: Sequence[tuple[str, Measured]]) -> list[Question]:
     return [_question(found[0][1], _ranked(found), failed) for found in apart.values()]
 
 
-def _question(cell: Measured, entries: tuple[Entry, ...], failed: tuple[tuple[str, Measured], ...]) -> Question:
+def _question(cell: Measured, entries: tuple[BoardEntry, ...], failed: tuple[tuple[str, Measured], ...]) -> Question:
     parts = [value if key in ("mode", "dtype") else f"{shown(key)} {value}" for key, value in cell.what.items()
              if key not in UNNAMED and value]  # fmt: skip
     digest = cell.what.get("workload file", "")
@@ -127,14 +127,14 @@ def _question(cell: Measured, entries: tuple[Entry, ...], failed: tuple[tuple[st
     return Question(workload=cell.what["workload"], words=", ".join(parts), entries=entries, failed=failed)
 
 
-def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[Entry, ...]:
+def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[BoardEntry, ...]:
     plain = [(name, cell, _pace(cell), step_interval(cell.processes)) for name, cell in found]
     entries = []
     for name, cell, samples_s, interval in sorted(plain, key=lambda one: -one[2]):
         low, high = _turned(interval)
         faster = sum(1 for other in plain if high is not None and (_turned(other[3])[0] or 0.0) > high)
         rank = None if high is None else faster + 1
-        entries.append(Entry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=rank))
+        entries.append(BoardEntry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=rank))
     return tuple(entries)
 
 
@@ -143,7 +143,7 @@ def _pace(cell: Measured) -> float:
 
 
 def _turned(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Seconds a sample to samples a second."""
+    """Turn seconds per sample into samples per second."""
     return (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
 
 

@@ -1,54 +1,86 @@
-"""One cell as `compare` sees it: what was asked, how it ran, what was around it, and its figures."""
+"""Measured: the runs of one cell as `compare` sees them. What was asked, how it ran, what was around it, its figures.
+
+A cell of a bench is its processes; a cell of trainings is the trainings of one plan, whatever their seeds; a cell of
+watched runs is one loop of the runs that have one name and the same parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
 
 from msgspec import Struct
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Plan, word
-from metalmark.model.run import Absent, Failed, FailureKind
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, word
+from metalmark.model.run import Absent, Failed, FailureKind, Machine, RunKind, Software
+from metalmark.model.training import Ending, Goal, TrainingRun
+from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results.cells import Cell, cells_of
-from metalmark.results.derived import Cost, derive
-from metalmark.results.retype import bench_command
+from metalmark.results.derived import (
+    PartEnergy,
+    derive,
+    flags_of,
+    training_energy,
+    training_memory,
+    training_state,
+    watched_energy,
+)
+from metalmark.results.published import METRICS, STEPS, PublishedFigure, published
+from metalmark.training.derived import overall_samples_s
+from metalmark.workloads.catalog import load, names
 
 Keys = dict[str, str]
+_Run = TypeVar("_Run")
 
 OURS = "METALMARK_"
 """Variables that tell our own worker which of the repeats it is: no two processes have the same."""
-
-
 DAMAGED = "damaged: a process has no block, or one that lasted no time"
+ENDED = {Ending.EPOCHS, Ending.TARGET, Ending.PATIENCE}
+MOST_GROUPS = 20
+BATCH_SIZES = {"batch_size", "batch-size", "batch"}
+SEEDS = {"seed", "random_seed"}
+NOT_PUBLISHED = Absent(reason="not published")
 
 
 class Measured(Struct, frozen=True, kw_only=True):
+    kind: RunKind = RunKind.BENCH
     what: Keys
     """The question: workload, parameters, mode, data. Two cells that differ here are two questions."""
     how: Keys
     """Framework, device and settings: what a comparison is usually of."""
     around: Keys
     """Machine and versions."""
+    speakable: frozenset[str] = frozenset({"dtype"})
+    """Keys of the question that may still be compared by someone who says that it is meant: --by dtype."""
     processes: tuple[tuple[float, ...], ...]
-    """Seconds a sample, of each block of each process."""
+    """Seconds per sample, of each block of each process; one value per training; of a watched loop, seconds per step
+    of each part of each run."""
     samples_per_step: int
     memory_bytes: int | Absent
     memory_of: str
-    """Who counted it: the device, or the process. The two are not of one thing."""
+    """Who counted it: the device, or the process. The two do not count the same thing."""
     energy: dict[str, tuple[float, ...]] | Absent
-    """Joules a sample of each process, by whose energy and who says so."""
+    """Joules per sample (of a watched loop, per step) of each process, by whose energy and who says so."""
     flags: dict[str, str]
     notes: tuple[str, ...] = ()
-    """What a reader of its figures must know: that a build is not the fast one, say."""
+    """What a reader of its figures must know: that a build is not the fast one, for example."""
     failure: str = ""
     published: str = ""
     """Where it was published and what is wrong with it; empty for what was measured with Metalmark."""
     parameters: int | None = None
-    """That are trained."""
+    """Number of trained parameters."""
     records: tuple[str, ...] = ()
     sweeps: tuple[str, ...] = ()
     command: str = ""
     """What to type to measure it again."""
+    trainings: tuple[TrainingRun, ...] = ()
+    input_waits: tuple[float, ...] = ()
+    """Of a watched loop: the share of each run's time that it waited for batches."""
 
     def value(self, key: str) -> str | None:
         for keys in (self.what, self.how, self.around):
@@ -58,46 +90,115 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For messages: what it is, where it ran."""
+        """What it is and where it ran, for messages."""
+        if self.kind is RunKind.WATCH:
+            return f"{self.how['name']}, loop {self.what['loop']}"
         mode = self.what.get("mode", "")
         return f"{self.what['workload']} {mode} on {self.how.get('framework', '?')} {self.how.get('device', '?')}"
 
 
-def measured_of(records: Iterable[BenchRun]) -> list[Measured]:
-    """Records of the same plan, machine and versions are one cell, whichever sweep each came from: more processes."""
-    groups: dict[tuple[tuple[tuple[str, str], ...], ...], list[Cell]] = {}
-    for cell in cells_of(records):
-        key = tuple(tuple(sorted(keys.items())) for keys in (_asked(cell), _how(cell.plan), _around(cell)))
-        groups.setdefault(key, []).append(cell)
-    return [_measured(Cell(plan=cells[0].plan, records=_settled(cells))) for cells in groups.values()]
+def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
+    """The cells of these runs. Runs of the same plan, machine and versions are one cell, whichever sweep each came
+    from: more of them are a larger sample."""
+    every = list(runs)
+    bench = cells_of(run for run in every if isinstance(run, BenchRun))
+    trainings = [run for run in every if isinstance(run, TrainingRun)]
+    loops = [(run, loop) for run in every if isinstance(run, WatchedRun) for loop in run.stretches]
+    return [
+        *map(_of_bench, _grouped(bench, lambda cell: (_asked(cell.plan), _how(cell.plan), _around_cell(cell)))),
+        *map(_of_trainings, _grouped(trainings, lambda run: (training_question(run), _training_how(run), _about(run)))),
+        *map(_of_loops, _grouped(loops, lambda one: (_loop_question(*one), _loop_how(one[0]), _about(one[0])))),
+    ]
 
 
-def _settled(cells: Sequence[Cell]) -> tuple[BenchRun, ...]:
-    """Without what Ctrl-C stopped, where anything came to its end: it says nothing of the cell."""
-    every = [record for cell in cells for record in cell.records]
-    ended = [record for record in every if not _interrupted(record)]
-    return tuple(ended or every)
+def training_question(run: TrainingRun) -> Keys:
+    """What must agree for two trainings to be compared, as far as it is known before they train."""
+    goal = run.goal
+    return {
+        **_asked(run.plan),
+        "epochs": str(goal.epochs),
+        "target accuracy": "" if goal.target_accuracy is None else f"{goal.target_accuracy:g}",
+        "patience": word(goal.patience),
+    }
 
 
-def _interrupted(record: BenchRun) -> bool:
-    return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
+def published_side() -> list[Measured]:
+    """The published figures that time training steps alone, as a side: a time of a whole run or an epoch counts more
+    than steps. Each is one number without repeats, so that no verdict can come of it."""
+    return [_of_published(figure) for figure in published() if figure.metric in METRICS]
 
 
-def _measured(cell: Cell) -> Measured:
-    failure, runs = cell.failure, cell.completed
+def bench_command(plan: Plan) -> str:
+    """The command that measures a plan again."""
+    parts = [*_plan_words(plan)]
+    parts[5:5] = ["--mode", plan.mode.value]
+    if plan.feed is not Feed.RESIDENT:
+        parts += ["--data-from", plan.feed.value]
+    if plan.loader is not None:
+        usual, loader = Loader(), plan.loader
+        named = {"workers": loader.workers, "prefetch": loader.prefetch, "pin": loader.pin}
+        parts += [f"--{name}={word(value)}" for name, value in named.items() if value != getattr(usual, name)]
+    if plan.budget.steps:
+        parts += ["--steps", str(plan.budget.steps)]
+    elif plan.budget.seconds != Budget().seconds:
+        parts += ["--seconds", f"{plan.budget.seconds:g}"]
+    return f"metalmark bench {shlex.join(parts)}"
+
+
+def train_command(plan: Plan, goal: Goal) -> str:
+    """The command that trains a plan again."""
+    parts = [*_plan_words(plan), "--epochs", str(goal.epochs)]
+    parts += ["--target-accuracy", f"{goal.target_accuracy:g}"] if goal.target_accuracy is not None else []
+    parts += ["--patience", str(goal.patience)] if goal.patience is not None else []
+    parts += ["--workers", str(goal.workers)] if goal.workers is not None else []
+    return f"metalmark train {shlex.join(parts)}"
+
+
+def _plan_words(plan: Plan) -> list[str]:
+    parts = [plan.workload, "-f", plan.framework, "-d", str(plan.device)]
+    usual = _defaults(plan.workload)
+    for name, value in plan.params.items():
+        parts += [] if name in usual and usual[name] == value else [f"--{name.replace('_', '-')}", word(value)]
+    for name in plan.settings.__struct_fields__:
+        value = getattr(plan.settings, name)
+        if value != getattr(DEFAULT_SETTINGS, name):
+            parts.append(f"--{name.replace('_', '-')}={word(value)}")
+    return [*parts, *(["--data", plan.data] if plan.data != "synthetic" else [])]
+
+
+@cache
+def _defaults(workload: str) -> dict[str, object]:
+    """The default parameters of a built-in workload; a user's own file is not run to ask."""
+    if workload not in names():
+        return {}
+    return {param.name: param.default for param in load(workload).params}
+
+
+def _grouped(items: Iterable[_Run], keys_of: Callable[[_Run], Sequence[Keys]]) -> list[list[_Run]]:
+    groups: dict[tuple[tuple[tuple[str, str], ...], ...], list[_Run]] = {}
+    for item in items:
+        groups.setdefault(tuple(tuple(sorted(keys.items())) for keys in keys_of(item)), []).append(item)
+    return list(groups.values())
+
+
+# Bench
+
+
+def _of_bench(cells: Sequence[Cell]) -> Measured:
+    cell = Cell(plan=cells[0].plan, records=_settled(cells))
+    failure, runs, memory = cell.failure, cell.completed, cell.memory
     samples = runs[0].samples_per_step if runs else 1
     # The clock gives no such block; a file that someone edited may.
     damaged = DAMAGED if any(not times or min(times) <= 0 for times in cell.step_times) else ""
-    memory = cell.memory_bytes if runs else None
     return Measured(
-        what={**_asked(cell), **({"data read": runs[0].data, "samples a step": str(samples)} if runs else {})},
+        what={**_asked(cell.plan), **({"data read": runs[0].data, "samples per step": str(samples)} if runs else {})},
         how=_how(cell.plan),
-        around=_around(cell),
+        around=_around_cell(cell),
         processes=() if damaged else tuple(tuple(time / samples for time in times) for times in cell.step_times),
         samples_per_step=samples,
-        memory_bytes=Absent(reason="nothing counted it") if memory is None else memory,
-        memory_of="process" if memory == cell.process_bytes else "device",
-        energy=Absent(reason=damaged) if damaged else _energy(cell),
+        memory_bytes=Absent(reason="nothing counted it") if isinstance(memory, Absent) else memory.bytes,
+        memory_of="" if isinstance(memory, Absent) else memory.of,
+        energy=Absent(reason=damaged) if damaged else _bench_energy(cell),
         flags=cell.flags,
         notes=tuple(dict.fromkeys(f"{cell.plan.framework}: {note}" for run in runs for note in run.notes)),
         failure=f"{failure.kind.value}: {failure.message}" if failure else damaged,
@@ -108,8 +209,35 @@ def _measured(cell: Cell) -> Measured:
     )
 
 
-def _asked(cell: Cell) -> Keys:
-    plan = cell.plan
+def _settled(cells: Sequence[Cell]) -> tuple[BenchRun, ...]:
+    """Without what Ctrl-C stopped, where anything came to its end: it says nothing about the cell."""
+    every = [record for cell in cells for record in cell.records]
+    ended = [record for record in every if not _interrupted(record)]
+    return tuple(ended or every)
+
+
+def _interrupted(record: BenchRun) -> bool:
+    return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
+
+
+def _bench_energy(cell: Cell) -> dict[str, tuple[float, ...]] | Absent:
+    derived = [found for record in cell.records if (found := derive(record)) is not None]
+    return _by_meter(
+        [(one.energy, one.energy.joules_per_sample if not isinstance(one.energy, Absent) else 0.0) for one in derived]
+    )
+
+
+def _by_meter(used: Sequence[tuple[PartEnergy | Absent, float]]) -> dict[str, tuple[float, ...]] | Absent:
+    """Joules by whose energy and who says so; absent where one of the runs has none."""
+    found: dict[str, list[float]] = {}
+    for energy, joules in used:
+        if isinstance(energy, Absent):
+            return energy
+        found.setdefault(f"{energy.part}, {energy.source}", []).append(joules)
+    return {name: tuple(values) for name, values in found.items()} or Absent(reason="it did not complete")
+
+
+def _asked(plan: Plan) -> Keys:
     return {
         "workload": plan.workload,
         "workload file": plan.workload_digest,
@@ -128,8 +256,16 @@ def _how(plan: Plan) -> Keys:
     return {"framework": plan.framework, "device": str(plan.device), **settings, **ahead}
 
 
-def _around(cell: Cell) -> Keys:
-    machine, software = cell.records[0].machine, cell.records[0].software
+def _around_cell(cell: Cell) -> Keys:
+    return _about(cell.records[0])
+
+
+def _about(run: AnyRun) -> Keys:
+    header = run.header
+    return _around(header.machine, header.software) if header.machine and header.software else {}
+
+
+def _around(machine: Machine, software: Software) -> Keys:
     gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
     cores = f", {machine.usable_cores} cores" if machine.usable_cores else ""
     return {
@@ -142,18 +278,132 @@ def _around(cell: Cell) -> Keys:
     }
 
 
-def _energy(cell: Cell) -> dict[str, tuple[float, ...]] | Absent:
-    found: dict[str, list[float]] = {}
-    reasons: list[str] = []
-    for record in cell.records:
-        derived = derive(record)
-        if derived is None:
-            continue
-        cost = derived.energy
-        if isinstance(cost, Cost):
-            found.setdefault(f"{cost.part}, {cost.source}", []).append(cost.joules_per_sample)
-        else:
-            reasons.append(cost.reason)
-    if not found or reasons:
-        return Absent(reason=reasons[0] if reasons else "it did not complete")
-    return {name: tuple(values) for name, values in found.items()}
+# Trainings
+
+
+def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
+    plan, goal = every[0].plan, every[0].goal
+    failed = [run for run in every if run.failure is not None and run.failure.kind is not FailureKind.INTERRUPTED]
+    ended = [run for run in every if run.ending in ENDED and run.epochs]
+    left_out = [run for run in every if run not in ended and run not in failed]
+    failure = ""
+    if failed and failed[-1].failure is not None:
+        failure = f"{failed[-1].failure.kind.value}: {failed[-1].failure.message}"
+    elif not ended:
+        failure = training_state(every[-1])
+    paces = [overall_samples_s(run.epochs) for run in ended]
+    setups = [run.setting for run in ended if run.setting is not None]
+    memories = [training_memory(run) for run in ended]
+    peaks = [memory for memory in memories if not isinstance(memory, Absent)]
+    notes = [f"{plan.framework}: {note}" for setup in setups for note in setup.notes]
+    if left_out and ended:
+        states = ", ".join(dict.fromkeys(training_state(run) for run in left_out))
+        notes.append(f"{len(left_out)} of {len(every)} trainings of {plan.framework} {plan.device} left out: {states}.")
+    read = {"data read": setups[0].data, "samples trained on": setups[0].data_digest[:12]} if setups else {}
+    return Measured(
+        kind=RunKind.TRAINING,
+        what={**training_question(every[0]), **read},
+        how=_training_how(every[0]),
+        around=_about((ended or every)[0]),
+        speakable=frozenset({"dtype", "workload file", *plan.params}),
+        processes=tuple((1 / pace,) for pace in paces if not isinstance(pace, Absent)),
+        samples_per_step=int(plan.params.get("batch_size", 1)),
+        memory_bytes=max(memory.bytes for memory in peaks) if peaks else Absent(reason="nothing counted it"),
+        memory_of=peaks[0].of if peaks else "",
+        energy=_by_meter([_per_trained_sample(run) for run in ended]),
+        flags={flag.name: flag.evidence for run in ended for flag in flags_of(run)},
+        notes=tuple(dict.fromkeys(notes)),
+        failure=failure,
+        parameters=setups[0].trainable_parameters if setups else None,
+        records=tuple(run.id for run in every),
+        sweeps=tuple(dict.fromkeys(run.sweep or run.id for run in every)),
+        command=train_command(plan, goal),
+        trainings=tuple(ended),
+    )
+
+
+def _training_how(run: TrainingRun) -> Keys:
+    return {**_how(run.plan), "workers": word(run.goal.workers)}
+
+
+def _per_trained_sample(run: TrainingRun) -> tuple[PartEnergy | Absent, float]:
+    energy, samples = training_energy(run), sum(epoch.samples for epoch in run.epochs)
+    return energy, 0.0 if isinstance(energy, Absent) or not samples else energy.joules / samples
+
+
+# Watched loops
+
+
+def _of_loops(every: Sequence[tuple[WatchedRun, str]]) -> Measured:
+    run, loop = every[0]
+    runs = [one for one, _ in every]
+    times = [_step_times(one.stretches[loop]) for one in runs]
+    failure = "" if all(each and min(each) > 0 for each in times) else "damaged: a run has no step, or none that lasted"
+    held = [value for one in runs for series in one.telemetry.series if series.name == "process_memory"
+            for value in series.values]  # fmt: skip
+    waits = [one.input_wait_share(loop) for one in runs]
+    endings = dict.fromkeys(f"{one.name} ({one.id}): {one.ended.value}." for one in runs if one.error)
+    return Measured(
+        kind=RunKind.WATCH,
+        what=_loop_question(run, loop),
+        how=_loop_how(run),
+        around=_about(run),
+        speakable=frozenset(),
+        processes=() if failure else tuple(map(tuple, times)),
+        samples_per_step=1,
+        memory_bytes=int(max(held)) if held else Absent(reason="no reading of the process's memory"),
+        memory_of="process",
+        energy=_by_meter([_per_step(one) for one in runs]),
+        flags={flag.name: flag.evidence for one in runs for flag in flags_of(one)},
+        notes=(*endings, *dict.fromkeys(note for one in runs for note in one.notes)),
+        failure=failure,
+        records=tuple(one.id for one in runs),
+        sweeps=tuple(one.id for one in runs),
+        input_waits=tuple(wait for wait in waits if wait is not None),
+    )
+
+
+def _loop_question(run: WatchedRun, loop: str) -> Keys:
+    return {"loop": loop, **{name: str(value) for name, value in run.params.items() if name in BATCH_SIZES}}
+
+
+def _loop_how(run: WatchedRun) -> Keys:
+    apart = BATCH_SIZES | SEEDS
+    return {"name": run.name, **{name: str(value) for name, value in run.params.items() if name not in apart}}
+
+
+def _step_times(stretches: Sequence[Stretch]) -> list[float]:
+    """Seconds per step of up to MOST_GROUPS parts of the loop. They are sums: the host runs ahead of the device and
+    waits for it now and then, so that most single steps look faster than they are."""
+    groups = min(len(stretches), MOST_GROUPS)
+    edges = [len(stretches) * number // groups for number in range(groups + 1)] if groups else []
+    parts = [stretches[begin:end] for begin, end in pairwise(edges)]
+    return [sum(one.elapsed_s for one in part) / sum(one.steps for one in part) for part in parts]
+
+
+def _per_step(run: WatchedRun) -> tuple[PartEnergy | Absent, float]:
+    energy, steps = watched_energy(run), sum(one.steps for loop in run.stretches.values() for one in loop)
+    if len(run.stretches) > 1:
+        return Absent(reason="a run of several loops is metered as a whole"), 0.0
+    return energy, 0.0 if isinstance(energy, Absent) or not steps else energy.joules / steps
+
+
+# Published figures
+
+
+def _of_published(figure: PublishedFigure) -> Measured:
+    batch = int(figure.params.get("batch_size", "1"))
+    step_s = None if figure.value is None else figure.value / STEPS
+    return Measured(
+        what={"workload": figure.workload, "mode": figure.mode.value, "dtype": figure.dtype, **figure.params},
+        how={"framework": figure.framework, "device": figure.device},
+        around={},
+        processes=() if step_s is None else ((step_s / batch,),),
+        samples_per_step=batch,
+        memory_bytes=NOT_PUBLISHED,
+        memory_of="",
+        energy=NOT_PUBLISHED,
+        flags={},
+        failure="" if step_s is not None else "out of memory: as published",
+        published=f"{figure.source}; {figure.note}",
+    )

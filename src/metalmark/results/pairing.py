@@ -1,18 +1,17 @@
-"""Which cells of two sides differ only in what is compared. Anything else is no speed-up, and the reason is said."""
+"""Which cells of two sides differ only in what is compared; of any others it is said why they are not like for like."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
-from metalmark.results.measured import Measured
+from metalmark.model.codec import AnyRun
+from metalmark.results.measured import Measured, measured_of
 
-MAY_LACK = {"data read", "samples a step"}
-"""Known only of a cell that completed."""
-SPEAKABLE = {"dtype"}
-"""Of the question, what may still be compared by someone who says that it is meant: --by dtype."""
+MAY_LACK = {"data read", "samples per step", "samples trained on"}
+"""Keys that are known only of a cell that completed."""
 
 
 class Pair(NamedTuple):
@@ -30,18 +29,24 @@ class Pairing(Struct, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...]
     unpaired: tuple[Unpaired, ...]
     compared: tuple[str, ...]
-    """The keys that the sides differ in: what the comparison is of."""
+    """The keys in which the sides differ: what is compared."""
     unlike: dict[str, str]
-    """Of the question: key → how the sides differ in it. Not empty: no pair is a speed-up."""
+    """Key of the question → how the sides differ in it. Not empty: no pair is like for like."""
 
 
 class Side(NamedTuple):
+    """Runs that are compared with those of another side, under the name that a reader knows them by."""
+
     name: str
     cells: Sequence[Measured]
 
+    @classmethod
+    def of_runs(cls, name: str, runs: Iterable[AnyRun]) -> Self:
+        return cls(name, measured_of(runs))
+
 
 def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> Pairing:
-    """Cells of `b`, each with the cell of `a` that answers the same question.
+    """Pair each cell of `b` with the cell of `a` that answers the same question.
 
     A key in which the sides have nothing in common is what is compared; in every other one the two cells of a pair
     must agree. A part of the question (batch size, data, mode ...) with nothing in common leaves no pair, unless
@@ -50,7 +55,8 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
     asked = _keys([cell.what for cell in (*a.cells, *b.cells)])
     ways = _keys([cell.how for cell in (*a.cells, *b.cells)])
     apart = [key for key in (*asked, *ways) if key not in by and _apart(a, b, key)]
-    meant = [key for key in by if key in SPEAKABLE or key not in asked]
+    speakable = frozenset().union(*(cell.speakable for cell in (*a.cells, *b.cells)))
+    meant = [key for key in by if key in speakable or key not in asked]
     other = [key for key in asked if key in (*apart, *by) and key not in meant]
     unlike = {key: _against(a, b, key) for key in _told(other)}
     compared = tuple(dict.fromkeys([*by, *(key for key in apart if key not in other)]))
@@ -70,14 +76,14 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
         else:
             unpaired.append(Unpaired(side=b.name, cell=cell.name, reason=_nearest(cell, a, match)))
     used = {id(one.a) for one in pairs}
-    # Of a table that others published nobody expects to have measured all.
+    # Nobody expects to have measured every cell of a published table.
     left = [cell for cell in a.cells if id(cell) not in used and not cell.published]
     unpaired += [Unpaired(side=a.name, cell=cell.name, reason=_nearest(cell, b, match)) for cell in left]
     return Pairing(pairs=tuple(pairs), unpaired=tuple(unpaired), compared=compared, unlike=unlike)
 
 
 def around_changes(one: Pair) -> list[str]:
-    """What is not the same around them, of what both know: "torch 2.9.1 → 2.10.0"."""
+    """What differs around them, as far as both know it: "torch 2.9.1 → 2.10.0"."""
     a, b = one.a.around, one.b.around
     return [f"{key} {a[key]} → {b[key]}" for key in a if key in b and a[key] != b[key]]
 
@@ -87,13 +93,13 @@ def _keys(every: Sequence[dict[str, str]]) -> list[str]:
 
 
 def _apart(a: Side, b: Side, key: str) -> bool:
-    """Whether the sides have nothing in common in it."""
+    """Whether the sides have no value of the key in common."""
     ours, theirs = _values(a, key), _values(b, key)
     return bool(ours) and bool(theirs) and not ours & theirs
 
 
 def _values(side: Side, key: str) -> set[str]:
-    """What a figure of others does not say is not known, so it differs from nothing."""
+    """The side's values of a key. What a published figure does not say is not known, so it differs from nothing."""
     values = {cell.value(key) for cell in side.cells if key in cell.what or key in cell.how or not _silent(cell, key)}
     return {value or "" for value in values}
 
@@ -114,7 +120,7 @@ def _agree(a: Measured, b: Measured, key: str) -> bool:
 
 
 def _narrowed(found: list[Measured], cell: Measured, by: Sequence[str]) -> list[Measured]:
-    """Of several that fit, those on the same machine with the same versions."""
+    """The cells on the same machine with the same versions, where several fit."""
     keys = [key for key in cell.around if key not in by]
     alike = [other for other in found if all(other.around.get(key) == cell.around[key] for key in keys)]
     return alike if alike and len(found) > 1 else found
@@ -126,7 +132,7 @@ def _keys_apart(cells: Sequence[Measured]) -> list[str]:
 
 
 def _nearest(cell: Measured, other: Side, match: Sequence[str]) -> str:
-    """Why nothing of the other side fits: what the nearest of its cells has instead."""
+    """Why no cell of the other side fits: what its nearest cell has instead."""
     gaps = [(_differing(candidate, cell, match), candidate) for candidate in other.cells]
     gaps = [gap for gap in gaps if gap[0]]
     if not gaps:
@@ -144,13 +150,14 @@ def _against(a: Side, b: Side, key: str) -> str:
         return ", ".join(_short(value) for value in values) or "not said"
 
     if listed(a) == listed(b):
-        return f"{shown(key)} decides what is done, not how"
+        return f"{shown(key)} decides what is done, not how it is done"
     return f"{shown(key)} {listed(a)} against {listed(b)}"
 
 
 def _told(keys: Sequence[str]) -> list[str]:
-    """A step's samples are its batch size: one of the two is said."""
-    return [key for key in keys if key != "samples a step" or "batch_size" not in keys]
+    """A step's samples are its batch size, and a data set is the samples trained on: one of the two is said."""
+    said_by = {"samples per step": "batch_size", "samples trained on": "data read", "data read": "data"}
+    return [key for key in keys if said_by.get(key) not in keys]
 
 
 def _short(value: str) -> str:

@@ -24,7 +24,7 @@ OTHER_METRICS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class PublishedFigure:
     """One published number; a value of None was out of memory."""
 
     workload: str
@@ -40,14 +40,14 @@ class Figure:
 
 
 @cache
-def published() -> tuple[Figure, ...]:
+def published() -> tuple[PublishedFigure, ...]:
     with FILE.open(newline="") as file:
         return tuple(_figure(row) for row in csv.DictReader(file))
 
 
-def _figure(row: dict[str, str]) -> Figure:
+def _figure(row: dict[str, str]) -> PublishedFigure:
     pairs = (pair.split("=") for pair in row["params"].split(";"))
-    return Figure(
+    return PublishedFigure(
         workload=row["workload"],
         params={NAMES.get(name, name): value for name, value in pairs},
         mode=Mode(row["mode"]),

@@ -1,14 +1,16 @@
-"""Is B faster than A, or is it noise? Pure functions on the block times of each process, derived when shown.
+"""Is B faster than A, or better, or is it noise? Pure functions on the figures of each run, derived when shown.
 
-The processes are the sample, not their blocks: blocks of one process share its memory layout, its clock and its
-luck, so a thousand of them say nothing of the next process. Times are positive and noise is a factor, so all of it
-is done on logarithms. `benchmarks/compare_errors.py` counts how often the verdicts are wrong.
+Runs are the sample (the processes of a bench cell, the seeds of a training), not what was read inside of each: blocks
+of one process share its memory layout, its clock and its luck, so a thousand of them say nothing about the next
+process. Times are positive and their noise is a factor, so they are compared by their logarithms (`difference`);
+shares, such as an accuracy, are compared as they are (`gap`). `benchmarks/compare_errors.py` counts how often the
+verdicts are wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -17,43 +19,61 @@ from msgspec import Struct
 from metalmark.stats.summary import median, t95
 
 BAND = 0.02
-"""The least noise band: two sweeps of one thing differ by so much on a machine that nobody touched."""
+"""The smallest noise band of a ratio: two sweeps of one thing differ by this much on a machine that nobody touched."""
+SHARE_BAND = 0.002
+"""The smallest noise band of a share, such as an accuracy: 0.2 percentage points."""
 SAME = 1.5
-"""A whole interval inside so many least bands is called the same."""
+"""Two sides are the same when the whole interval lies within this many smallest noise bands."""
 TRIM = 0.2
-"""Of a process's blocks, sorted, so many at each end do not count: outliers, at little cost where there are none."""
+"""The share of a process's sorted blocks dropped at each end: removes outliers, costs little where there are none."""
 ENOUGH = 5
 MOST_REPEATS = 1000
 WIDEST = 300.0
-"""Of half an interval of logarithms: what is wider is as useless, and no number can hold its ends."""
+"""Limit of half an interval of logarithms: anything wider is as useless, and no number can hold its ends."""
 
 
 class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
+    BETTER = "better"
+    WORSE = "worse"
     SAME = "same"
     CANT_TELL = "can't tell"
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """How B stands to A: `ratio` is A's time over B's, so that 1.05 is 5% faster."""
+    """How B compares with A: `ratio` is A's time over B's, so that 1.05 is 5% faster."""
 
     ratio: float
     low: float | None
-    """Of the 95% interval; None where a side has one process."""
+    """Lower end of the 95% interval; None where a side has one process."""
     high: float | None
     band: float | None
     """The noise band, as a share: a ratio nearer to 1 than this is noise as far as these processes show."""
     verdict: Verdict
     repeats: tuple[int, int]
     more_repeats: int | None = None
-    """About so many more processes a side would tell, if the noise stays as it is."""
+    """About how many more processes per side would tell, if the noise stays as it is."""
     reason: str = ""
     """Why it can't tell."""
 
 
+class Gap(Struct, frozen=True, kw_only=True):
+    """How far B's share (an accuracy, a share of time) lies above A's: 0.01 is one percentage point."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95% interval; None where a side has one run."""
+    high: float | None
+    band: float | None
+    verdict: Verdict
+    repeats: tuple[int, int]
+    more_repeats: int | None = None
+    reason: str = ""
+
+
 class Estimate(NamedTuple):
-    """A difference of logarithms, and the variances of the means it is made of, each with its count."""
+    """A difference of two means, and the variance of each mean with the number of runs it comes from."""
 
     value: float
     parts: tuple[tuple[float, int], ...]
@@ -65,66 +85,107 @@ class Estimate(NamedTuple):
         return min(t95(_degrees(self.parts)) * math.sqrt(variance), WIDEST)
 
     def repeated(self, count: int) -> Estimate:
-        """With `count` processes a side that scatter as these do."""
+        """The same estimate with `count` runs per side that scatter as these do."""
         return Estimate(self.value, tuple((part * held / count, count) for part, held in self.parts))
 
 
+class _Judgement(NamedTuple):
+    sign: int | None
+    """1: B lies above A, -1: below, 0: they are the same, None: it can't be told."""
+    half: float
+    more_repeats: int | None
+    reason: str
+
+
 def middle(times: Sequence[float]) -> float:
-    """Where a process's blocks lie: the geometric mean of those between the fastest and the slowest fifth."""
+    """The geometric mean of a process's blocks between the fastest and the slowest fifth."""
     cut = int(len(times) * TRIM)
     kept = sorted(times)[cut : len(times) - cut] if cut else [median(times)]
     return math.exp(sum(math.log(value) for value in kept) / len(kept))
 
 
 def typical(processes: Sequence[Sequence[float]]) -> float:
-    """Of several processes: the geometric mean of their middles."""
+    """The geometric mean of the middles of several processes."""
     return math.exp(_mean([math.log(middle(times)) for times in processes]))
 
 
-def difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, band: float = BAND) -> Difference:
-    """Of two sides, each a list of processes, each a list of times."""
+def difference(
+    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, band: float = BAND, sample: str = "process"
+) -> Difference:
+    """Compare two sides, each a list of processes, each a list of times. `sample`: what a reader calls a process."""
     counts = len(a), len(b)
     if min(counts) < 2:
-        few = "one process a side shows" if max(counts) < 2 else "one process on a side shows"
-        reason = f"{few} nothing of how processes differ"
-        return Difference(ratio=typical(a) / typical(b), low=None, high=None, band=None, verdict=Verdict.CANT_TELL,
-                          repeats=counts, more_repeats=ENOUGH - min(counts), reason=reason)  # fmt: skip
-    return _judge(_estimate(a, b), counts, band)
+        return Difference(
+            ratio=typical(a) / typical(b), low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts,
+            more_repeats=ENOUGH - min(counts), reason=_too_few(counts, sample),
+        )  # fmt: skip
+    return _difference(_log_estimate(a, b), counts, band)
 
 
 def geometric_mean(
     pairs: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]], *, band: float = BAND
 ) -> Difference | None:
-    """Over cells; of these cells, not of all there could be. None where any side has one process, or none is there."""
+    """The mean ratio over cells: over these cells, not over all there could be. None where any side has one process,
+    or where there is no cell."""
     if not pairs or min(len(side) for pair in pairs for side in pair) < 2:
         return None
-    estimates = [_estimate(a, b) for a, b in pairs]
+    estimates = [_log_estimate(a, b) for a, b in pairs]
     count = len(estimates)
     parts = tuple((part / count**2, held) for estimate in estimates for part, held in estimate.parts)
     least = min(len(a) for a, _ in pairs), min(len(b) for _, b in pairs)
-    return _judge(Estimate(_mean([estimate.value for estimate in estimates]), parts), least, band)
+    return _difference(Estimate(_mean([estimate.value for estimate in estimates]), parts), least, band)
 
 
-def _estimate(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Estimate:
-    logs = [[math.log(middle(times)) for times in side] for side in (a, b)]
-    return Estimate(_mean(logs[0]) - _mean(logs[1]), tuple((_variance(side) / len(side), len(side)) for side in logs))
+def gap(
+    a: Sequence[float], b: Sequence[float], *, band: float = SHARE_BAND, less_is_better: bool = False,
+    sample: str = "run",
+) -> Gap:  # fmt: skip
+    """Compare two sides, each a list of shares, one per run."""
+    counts = len(a), len(b)
+    value = _mean(b) - _mean(a)
+    if min(counts) < 2:
+        return Gap(value=value, low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts,
+                   more_repeats=ENOUGH - min(counts), reason=_too_few(counts, sample))  # fmt: skip
+    judged = _judge(_estimate(b, a), band, lambda size: f"{size * 100:.2f} points")
+    better = judged.sign if not less_is_better or judged.sign is None else -judged.sign
+    return Gap(
+        value=value, low=value - judged.half, high=value + judged.half, band=max(judged.half, band),
+        verdict=_VERDICTS_OF_SHARES[better], repeats=counts, more_repeats=judged.more_repeats, reason=judged.reason,
+    )  # fmt: skip
 
 
-def _judge(found: Estimate, counts: tuple[int, int], band: float) -> Difference:
-    half, least, most = found.half, math.log1p(band), SAME * math.log1p(band)
-    size = abs(found.value)
-    verdict, more, reason = Verdict.CANT_TELL, None, ""
+_VERDICTS_OF_TIMES = {1: Verdict.FASTER, -1: Verdict.SLOWER, 0: Verdict.SAME, None: Verdict.CANT_TELL}
+_VERDICTS_OF_SHARES = {1: Verdict.BETTER, -1: Verdict.WORSE, 0: Verdict.SAME, None: Verdict.CANT_TELL}
+
+
+def _difference(found: Estimate, counts: tuple[int, int], band: float) -> Difference:
+    judged = _judge(found, math.log1p(band), size_words)
+    return Difference(
+        ratio=math.exp(found.value), low=math.exp(found.value - judged.half), high=math.exp(found.value + judged.half),
+        band=math.expm1(max(judged.half, math.log1p(band))), verdict=_VERDICTS_OF_TIMES[judged.sign], repeats=counts,
+        more_repeats=judged.more_repeats, reason=judged.reason,
+    )  # fmt: skip
+
+
+def _judge(found: Estimate, least: float, words: Callable[[float], str]) -> _Judgement:
+    half, most, size = found.half, SAME * least, abs(found.value)
     if size > max(half, least):
-        verdict = Verdict.FASTER if found.value > 0 else Verdict.SLOWER
-    elif size + half <= most:
-        verdict = Verdict.SAME
-    else:
-        wanted = size if size > least else most - size
-        more = _more_repeats(found, wanted)
-        reason = f"{size_words(size)} lies inside the noise band of {size_words(max(half, least))}"
-    return Difference(ratio=math.exp(found.value), low=math.exp(found.value - half), high=math.exp(found.value + half),
-                      band=math.expm1(max(half, least)), verdict=verdict, repeats=counts, more_repeats=more,
-                      reason=reason)  # fmt: skip
+        return _Judgement(1 if found.value > 0 else -1, half, None, "")
+    if size + half <= most:
+        return _Judgement(0, half, None, "")
+    wanted = size if size > least else most - size
+    reason = f"{words(size)} lies inside the noise band of {words(max(half, least))}"
+    return _Judgement(None, half, _more_repeats(found, wanted), reason)
+
+
+def _log_estimate(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Estimate:
+    logs = [[math.log(middle(times)) for times in side] for side in (a, b)]
+    return _estimate(*logs)
+
+
+def _estimate(a: Sequence[float], b: Sequence[float]) -> Estimate:
+    """How far A's mean lies above B's."""
+    return Estimate(_mean(a) - _mean(b), tuple((_variance(side) / len(side), len(side)) for side in (a, b)))
 
 
 def _more_repeats(found: Estimate, wanted: float) -> int | None:
@@ -142,7 +203,7 @@ def _more_repeats(found: Estimate, wanted: float) -> int | None:
 def _degrees(parts: Sequence[tuple[float, int]]) -> float:
     """Welch's degrees of freedom, by his estimate of 1947, which is not biased downwards as the usual one is.
 
-    With fewer than five processes it is too hopeful where one side is much noisier, so the usual one stands there.
+    With fewer than five processes it is too hopeful where one side is much noisier, so the usual one is used there.
     """
     least, most = min(count for _, count in parts) - 1, sum(count - 1 for _, count in parts)
     total = sum(part for part, _ in parts)
@@ -155,9 +216,15 @@ def _degrees(parts: Sequence[tuple[float, int]]) -> float:
 
 
 def size_words(log_size: float) -> str:
-    """As a share, or as a factor where a share is past imagining."""
+    """A difference of logarithms as a percentage, or as a factor where a percentage is past imagining."""
     share = math.expm1(log_size)
     return f"{share * 100:.1f}%" if share < 1 else f"{share + 1:.1f}x"
+
+
+def _too_few(counts: tuple[int, int], sample: str) -> str:
+    where = "per side" if max(counts) < 2 else "on a side"
+    plural = f"{sample}es" if sample.endswith("s") else f"{sample}s"
+    return f"one {sample} {where} does not show how {plural} differ"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -37,7 +37,7 @@ class Drift(NamedTuple):
     significant: bool
 
 
-class Line(NamedTuple):
+class TrendLine(NamedTuple):
     """Theil and Sen's: the median of the slopes between all pairs, which a third of wild points can't bend."""
 
     slope: float
@@ -103,7 +103,7 @@ def condense(values: Sequence[float], most: int = MOST_POINTS) -> list[float]:
     return [median(values[begin:end]) for begin, end in pairwise(edges)]
 
 
-def theil_sen(at: Sequence[float], values: Sequence[float]) -> Line:
+def theil_sen(at: Sequence[float], values: Sequence[float]) -> TrendLine:
     slopes = [
         (values[j] - values[i]) / (at[j] - at[i])
         for j in range(len(values))
@@ -112,7 +112,7 @@ def theil_sen(at: Sequence[float], values: Sequence[float]) -> Line:
     ]  # fmt: skip
     slope = median(slopes) if slopes else 0.0
     begin = median([value - slope * (place - at[0]) for place, value in zip(at, values, strict=True)])
-    return Line(slope, begin)
+    return TrendLine(slope, begin)
 
 
 def mann_kendall(values: Sequence[float]) -> float:

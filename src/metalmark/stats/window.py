@@ -1,9 +1,9 @@
-"""The measured window of a run: what telemetry says of it alone, and of the device it ran on."""
+"""Window: what telemetry says about one part of a run's time, and about the device it ran on."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from metalmark.model.measurement import Completed
@@ -13,42 +13,34 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Window:
-    """From the first measured block to the end of the last; warm-up and proof are outside."""
+    """A part of a run's time and the device it ran on. Readings count that lie in one of its spans."""
 
-    def __init__(self, run: Completed, telemetry: Telemetry, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: the worker's, which may number its GPUs otherwise than the driver does."""
-        self._set(run.phases.measure_s, run.phases.end_s, run.placed_on, telemetry, environment)
-
-    @classmethod
-    def between(
-        cls,
-        begin_s: float,
-        end_s: float,
+    def __init__(
+        self,
+        spans: Sequence[tuple[float, float]],
         placed_on: str,
         telemetry: Telemetry,
         environment: Mapping[str, str] | None = None,
-    ) -> Self:
-        """Of a training, which has no measured blocks: its epochs."""
-        window = cls.__new__(cls)
-        window._set(begin_s, end_s, placed_on, telemetry, environment)
-        return window
-
-    def _set(
-        self,
-        begin_s: float,
-        end_s: float,
-        placed_on: str,
-        telemetry: Telemetry,
-        environment: Mapping[str, str] | None,
     ) -> None:
-        self.begin_s, self.end_s = begin_s, end_s
+        """`spans`: (begin, end) in seconds from the worker's start. `environment`: the worker's, in which the GPUs may
+        be numbered otherwise than by the driver."""
+        self.begin_s, self.end_s = spans[0][0], spans[-1][1]
+        self._spans = spans
         self._series = {series.name: series for series in telemetry.series}
+        self.telemetry = telemetry
         self.absent = telemetry.absent
         self.off = telemetry.hz is None
         self.slept_s = telemetry.slept_s or 0.0
-        """Of the whole of the worker's life: which part of it was asleep is not recorded."""
+        """Seconds asleep in the worker's whole life: which part of it was asleep is not recorded."""
         self.gpu = gpu_of(placed_on, (environment or {}).get(VISIBLE, ""))
         """What the run's GPU is called in telemetry ("gpu0"); None on a CPU, or where that can't be known."""
+        self.part = "cpu" if is_cpu(placed_on) else self.gpu
+        """What telemetry calls the device; None where which GPU it was can't be known."""
+
+    @classmethod
+    def measured(cls, run: Completed, telemetry: Telemetry, environment: Mapping[str, str] | None = None) -> Self:
+        """From the first measured block to the end of the last: warm-up and proof are outside."""
+        return cls([(run.phases.measure_s, run.phases.end_s)], run.placed_on, telemetry, environment)
 
     @property
     def names(self) -> list[str]:
@@ -58,12 +50,12 @@ class Window:
         return self._series.get(name)
 
     def inside(self, name: str) -> list[tuple[float, float]]:
-        """(seconds from the worker's start, value), of readings taken inside the window."""
+        """(seconds from the worker's start, value) of each reading taken inside the window."""
         series = self._series.get(name)
         if series is None:
             return []
         pairs = zip(series.at_s, series.values, strict=True)
-        return [(at_s, value) for at_s, value in pairs if self.begin_s <= at_s <= self.end_s]
+        return [(at_s, value) for at_s, value in pairs if any(begin <= at_s <= end for begin, end in self._spans)]
 
     def values(self, name: str) -> list[float]:
         return [value for _, value in self.inside(name)]
@@ -82,9 +74,13 @@ class Window:
         return max(held[-1] - held[0], 0.0) if len(held) >= 2 else None
 
 
+def is_cpu(placed_on: str) -> bool:
+    return placed_on.lower().startswith("cpu")
+
+
 def gpu_of(placed_on: str, visible: str) -> str | None:
-    """`cuda:1` is the second of the GPUs that the worker may see."""
-    if placed_on.lower().startswith("cpu"):
+    """Telemetry's name of a GPU: `cuda:1` is the second of the GPUs that the worker may see."""
+    if is_cpu(placed_on):
         return None
     number = re.search(r":(\d+)$", placed_on)
     index = int(number[1]) if number else 0

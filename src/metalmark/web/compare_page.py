@@ -1,20 +1,22 @@
-"""Any runs against the first of them: the engine and the words of `metalmark compare`, on a page."""
+"""The page that compares runs with the first of them: the engine and the words of `metalmark compare`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from metalmark.app.choices import parse_accuracy
 from metalmark.errors import UsageError
-from metalmark.model.measurement import BenchRun
+from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
-from metalmark.report.html.tables import from_table
-from metalmark.results.pairing import Side, shown
-from metalmark.results.sides import PUBLISHED, compare_sides, find_sides, stored
+from metalmark.report.html.blocks import from_table
+from metalmark.results.comparison import PUBLISHED, comparable_keys, compare_runs, find_sides, runs_of
+from metalmark.results.measured import Measured, measured_of
+from metalmark.results.pairing import shown
 from metalmark.store.sqlite import Store
 from metalmark.web.shell import render, respond
 
@@ -22,62 +24,72 @@ MOST_RUNS = 60
 
 
 def compare_page(request: Request, store_path: Path) -> HTMLResponse:
-    query = request.query_params
-    words = list(dict.fromkeys(word.strip() for word in query.getlist("run") if word.strip()))
-    by = [key for key in query.getlist("by") if key]
-    if not words:
+    asked = request.query_params
+    queries = list(dict.fromkeys(query.strip() for query in asked.getlist("run") if query.strip()))
+    by = [key for key in asked.getlist("by") if key]
+    if not queries:
         raise UsageError("Choose runs to compare.", hint="Tick two or more in the list of runs.")
-    if len(words) > MOST_RUNS:
-        raise UsageError(f"{len(words)} runs are too many for one page.", hint=f"Choose {MOST_RUNS} at most.")
-    words = _ordered(words, query.get("base", ""), store_path)
-    anyway = "anyway" in query
-    form = {"words": words, "by": by, "anyway": anyway, "command": _command(words, by, anyway)}
+    if len(queries) > MOST_RUNS:
+        raise UsageError(f"{len(queries)} runs are too many for one page.", hint=f"Choose {MOST_RUNS} at most.")
+    queries = _ordered(queries, asked.get("base", ""), store_path)
+    anyway, target = "anyway" in asked, asked.get("target", "").strip().removesuffix("%").strip()
+    form = {"words": queries, "by": by, "anyway": anyway, "target": target,
+            "command": _command(queries, by, anyway, target)}  # fmt: skip
     try:
-        sides, keys = find_sides(words, by, store_path, read=stored)
-        found, refused = compare_sides(sides, by=keys, anyway=anyway)
+        sides, keys = find_sides(queries, by, store_path, files=False)
+        found, refused = compare_runs(sides, by=keys, anyway=anyway, target_accuracy=_accuracy(target))
     except UsageError as error:
-        body = render("compare.html", **form, keys=_keys(words, store_path), tables=[], refused=[error])
+        cells = _cells(queries, store_path)
+        body = render("compare.html", **form, **_choices(cells), tables=[], refused=[error])
         return respond("Compare", body, status=400)
+    cells = [cell for side in sides for cell in side.cells]
     tables = [from_table(comparison_table(one)) for one in found]
-    body = render("compare.html", **form, keys=_comparable(sides), tables=tables, refused=refused)
+    body = render("compare.html", **form, **_choices(cells), tables=tables, refused=refused)
     return respond("Compare", body, subtitle=f"against {sides[0].name}")
 
 
-def _ordered(words: list[str], base: str, path: Path) -> list[str]:
-    """The one that was asked for first, else the oldest: what is new is set against what was."""
-    if base in words:
-        return [base, *(word for word in words if word != base)]
-    if len(words) < 2:
-        return words
-    with Store(path, readonly=True) as store:
-        began = {word: _began(stored(word, store)) for word in words if word != PUBLISHED}
-    return sorted(words, key=lambda word: began.get(word, "~"))
+def _accuracy(text: str) -> float | None:
+    try:
+        return parse_accuracy(float(text)) if text else None
+    except ValueError:
+        raise UsageError(f"{text!r} is not an accuracy.", hint="Give a share (0.86) or a percentage (86).") from None
 
 
-def _command(words: Sequence[str], by: Sequence[str], anyway: bool) -> str:
-    """Quoted, since it is there to be copied into a shell."""
-    keys = ["--by", ",".join(by)] if by else []
-    return f"metalmark compare {shlex.join([*words, *keys, *(['--anyway'] if anyway else [])])}"
+def _ordered(queries: list[str], base: str, store_path: Path) -> list[str]:
+    """The chosen baseline first, else the oldest: what is new is compared with what was."""
+    if base in queries:
+        return [base, *(query for query in queries if query != base)]
+    if len(queries) < 2:
+        return queries
+    with Store(store_path, readonly=True) as store:
+        began = {
+            query: min(run.started_at for run in runs_of(query, store, files=False))
+            for query in queries
+            if query != PUBLISHED
+        }
+    return sorted(queries, key=lambda query: began.get(query, "~"))
 
 
-def _began(records: Sequence[BenchRun]) -> str:
-    return min((record.started_at for record in records), default="")
+def _command(queries: Sequence[str], by: Sequence[str], anyway: bool, target: str) -> str:
+    """The same comparison in a terminal, quoted, since it is there to be copied into a shell."""
+    words = [*queries, *(["--by", ",".join(by)] if by else []), *(["--anyway"] if anyway else [])]
+    words += ["--target-accuracy", target] if target else []
+    return f"metalmark compare {shlex.join(words)}"
 
 
-def _keys(words: Sequence[str], path: Path) -> list[tuple[str, str]]:
-    """What the form offers where nothing could be compared yet."""
-    from metalmark.results.measured import measured_of
-
-    with Store(path, readonly=True) as store:
+def _cells(queries: Sequence[str], store_path: Path) -> list[Measured]:
+    """What the form offers choices of, where nothing could be compared yet."""
+    with Store(store_path, readonly=True) as store:
         try:
-            cells = [cell for word in words if word != PUBLISHED for cell in measured_of(stored(word, store))]
+            runs = [runs_of(query, store, files=False) for query in queries if query != PUBLISHED]
         except UsageError:
             return []
-    return _comparable([Side("", cells)])
+    return [cell for found in runs for cell in measured_of(found)]
 
 
-def _comparable(sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """Keys that more than one value is known of."""
-    cells = [cell for side in sides for cell in side.cells]
-    keys = dict.fromkeys(key for cell in cells for key in (*cell.how, "dtype", *cell.around))
-    return [(key, shown(key)) for key in keys if len({cell.value(key) for cell in cells}) > 1]
+def _choices(cells: Iterable[Measured]) -> dict[str, object]:
+    """Keys of which more than one value is known; and whether a target accuracy makes sense."""
+    every = list(cells)
+    keys = [key for key in comparable_keys(every) if len({cell.value(key) for cell in every}) > 1]
+    trainings = any(cell.kind is RunKind.TRAINING for cell in every)
+    return {"keys": [(key, shown(key)) for key in keys], "trainings": trainings}
