@@ -5,10 +5,18 @@ Importing it imports no framework, and next to nothing else: each name is fetche
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from metalmark.app.bench import bench
+    from metalmark.app.compare import compare
+    from metalmark.app.doctor import doctor
+    from metalmark.app.report import report
+    from metalmark.app.runs import runs
+    from metalmark.app.train import train
     from metalmark.kit.arrays import device, synchronize, to_device, to_numpy
     from metalmark.kit.loading import loader
     from metalmark.kit.running import run
@@ -24,16 +32,23 @@ __all__ = [
     "Stopwatch",
     "Workload",
     "__version__",
+    "bench",
+    "compare",
     "device",
+    "doctor",
     "loader",
     "measure",
+    "report",
     "run",
+    "runs",
     "synchronize",
     "to_device",
     "to_numpy",
+    "train",
 ]
 
 _HOMES = {
+    **{name: f"metalmark.app.{name}" for name in ("bench", "compare", "doctor", "report", "runs", "train")},
     **dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
     "loader": "metalmark.kit.loading",
@@ -50,3 +65,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """`mm.doctor` and `mm.report` are functions, though rooms of the package have their names too: importing a room
+    would put it in the function's place."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -21,7 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "List, show, name, export, import and delete what was measured."),
     "track": ("track", "Show and send what waits for MLflow and W&B."),
     "ceiling": ("ceiling", "Measure the most that each framework and device can do."),
-    "list": ("listing", "List workloads, frameworks or devices."),
+    "list": ("list", "List workloads, frameworks or devices."),
     "env": ("env", "Print the shell lines that suit this machine."),
     "schema": ("schema", "Print the JSON schema of a record."),
     "completion": ("completion", "Print a completion script for your shell."),

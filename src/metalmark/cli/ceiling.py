@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from metalmark.cli.options import store_option
+from metalmark.cli.options import WIDE, json_option, quiet_option, sayer, store_option
 
 EPILOG = """\b
 The same worker, clock and proof as `bench` has: a chain of square matrix products in each dtype, and one
 large array copied. What was measured before on this machine with the same versions is shown again;
-`metalmark runs show` then gives each record's share of it.
+`metalmark runs show` then gives each run's share of it.
 
 \b
 Examples:
@@ -19,20 +21,31 @@ Examples:
 """
 
 
-@click.command("ceiling", epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command("ceiling", epilog=EPILOG, context_settings=WIDE)
 @click.option("-f", "--framework", default="all", show_default=True, help="torch, tensorflow, jax, mlx.")
-@click.option("-d", "--device", default="all", show_default=True, help="As for bench.")
-@click.option("--dtype", default="float32,tf32,bfloat16,float16", show_default=True, help="Of the products.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.")
-@click.option("--again", is_flag=True, help="Measure anew what was measured before.")
-@click.option("--json", "as_json", is_flag=True, help="Records with every block, on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-d", "--device", default="all", show_default=True, help="Devices, as for bench.")
+@click.option("--dtype", default="float32,tf32,bfloat16,float16", show_default=True, help="Types to multiply in.")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
+@click.option("--again", is_flag=True, help="Measure again what was measured before.")
+@json_option
+@quiet_option
 @store_option
-def command(
-    framework: str, device: str, dtype: str, threads: int | None, again: bool, as_json: bool, quiet: bool,
-    store: str | None,
-) -> int:  # fmt: skip
-    """Measure the most arithmetic and the most bytes a second of each framework and device."""
-    from metalmark.cli.ceilings import measure
+def command(as_json: bool, quiet: bool, **options: Any) -> int:
+    """Measure the most arithmetic and the most bytes per second of each framework and device."""
+    from metalmark.app.bench import ceiling
+    from metalmark.cli.bench import exit_code
+    from metalmark.report.text.exports import json_text
+    from metalmark.report.text.tables import ceiling_table
+    from metalmark.report.text.terminal import print_table
 
-    return measure(framework, device, dtype, threads, again=again, as_json=as_json, quiet=quiet, store=store)
+    runs = ceiling(progress=not quiet, raise_interrupt=False, **options)
+    if as_json:
+        click.echo(json_text(runs), nl=False)
+    else:
+        print_table(ceiling_table(runs.cells))
+        for note in runs.notes:
+            click.echo(f"• {note}")
+    if not runs.complete:
+        sayer(quiet)("Stopped by Ctrl-C; what ended is stored and is not measured again: metalmark ceiling")
+        return 130
+    return exit_code(runs.cells)

@@ -1,28 +1,180 @@
-"""Options that several verbs share."""
+"""What several verbs share: options, the words that click does not know, and how runs are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from metalmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from metalmark.app.results import Runs
+
 PUBLISHED = "published"
+WIDE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--pin")
+BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
+"""Options that may stand alone, and what they mean then; with a value they need the sign: --compile=off,on."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def against_option(function: F) -> F:
-    return click.option(
-        "--against",
-        type=click.Choice([PUBLISHED]),
-        help="Show the figures others published for the same workload beside ours, with their faults.",
-    )(function)
+class WorkloadCommand(click.Command):
+    """A command that takes a workload's parameters as options it has never heard of."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"{arg}={BARE[arg]}" if arg in BARE else arg for arg in args])
 
 
-def store_option(function: F) -> F:
-    return click.option(
-        "--store",
-        "store",
-        metavar="FILE",
-        help="The file records live in (default: METALMARK_STORE, or one under your data folder).",
-    )(function)
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which the help shows them."""
+
+    def apply(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return apply
+
+
+def complete_workloads(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from metalmark.workloads.catalog import shown_names
+
+    return [name for name in shown_names() if name.startswith(incomplete)]
+
+
+def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from metalmark.backends.catalog import visible
+
+    return [name for name in (*(f.name for f in visible()), "all") if name.startswith(incomplete)]
+
+
+store_option = click.option(
+    "--store",
+    metavar="FILE",
+    help="File that runs are kept in (default: METALMARK_STORE, or one in your data folder).",
+)
+against_option = click.option(
+    "--against",
+    type=click.Choice([PUBLISHED]),
+    help="Show the figures that others published for the same workload beside yours, with their faults.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+form_options = options(
+    click.option("--json", "form", flag_value="json", help="Print every run with its raw values as JSON."),
+    click.option("--csv", "form", flag_value="csv", help="Print one line per cell as CSV."),
+    click.option("--markdown", "form", flag_value="markdown", help="Print a table to paste."),
+)
+settings_options = options(
+    click.option("--dtype", default="float32", show_default=True, help="float32, tf32, bfloat16, float16."),
+    click.option(
+        "--compile",
+        default="off",
+        metavar="[=off,on]",
+        help="torch.compile; XLA for TensorFlow; mx.compile; JAX always compiles.",
+    ),
+    click.option("--channels-last", default="off", metavar="[=off,on]", help="NHWC memory layout."),
+    click.option("--fused", default="off", metavar="[=off,on]", help="Fused optimiser (PyTorch)."),
+    click.option("--threads", default=None, metavar="N", help="Number of CPU threads."),
+    click.option(
+        "--data",
+        default="synthetic",
+        show_default=True,
+        metavar="synthetic|real|NAME|PATH",
+        help="Samples to use; real downloads the workload's data set and checks its hash.",
+    ),
+    click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUES", help="Parameter of the workload."),
+)
+run_options = options(
+    click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Sensor readings per second."),
+    click.option(
+        "--track",
+        default=None,
+        metavar="mlflow[=URI],wandb[=MODE]",
+        help="Show the run there too; what can't be sent now waits (metalmark track).",
+    ),
+)
+
+
+def split_words(words: Sequence[str], given: Sequence[str], *, verb: str) -> tuple[list[str], dict[str, str]]:
+    """Split what click did not know: workloads, and `--name value` or `--name=value` of theirs."""
+    names: list[str] = []
+    params: dict[str, str] = {}
+    rest = iter(words)
+    for text in rest:
+        if not text.startswith("-"):
+            names += [name for name in text.split(",") if name]
+            continue
+        flag, sign, value = text.partition("=")
+        if not flag.startswith("--"):
+            raise UsageError(f"There is no option {flag}.", hint=f"See metalmark {verb} --help.")
+        _take(params, flag[2:], value if sign else next(rest, ""), shown=flag)
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise UsageError(f"-p takes NAME=VALUES, not {text!r}.", hint="For example -p batch_size=16,64")
+        _take(params, name, value, shown=f"-p {name}")
+    if not names:
+        raise UsageError(
+            "Which workload?", hint=f"For example: metalmark {verb} mnist-mlp. See metalmark list workloads."
+        )
+    return names, params
+
+
+def _take(params: dict[str, str], name: str, value: str, *, shown: str) -> None:
+    key = name.replace("-", "_")
+    if not value or value.startswith("--"):
+        raise UsageError(f"{shown} has no value.", hint=f"Write {shown} VALUE.")
+    if key in params:
+        raise UsageError(f"{shown} is given twice.", hint="Give one list: --batch-size 16,64")
+    params[key] = value
+
+
+def print_runs(runs: Runs, form: str | None) -> None:
+    """Print runs as their tables, or in the form that was asked for."""
+    if form is None:
+        from metalmark.report.text.terminal import print_table, wide_console
+
+        console = wide_console()
+        for table in runs.tables(columns=console.width):
+            print_table(table, console)
+        return
+    from metalmark.report.text.exports import comma_separated, json_text, markdown
+
+    if form == "json":
+        click.echo(json_text(runs), nl=False)
+    elif form == "csv":
+        if any(run.header.kind != "bench" for run in runs):
+            raise UsageError("--csv has one line per cell of a bench.", hint="metalmark report --format csv RUNS")
+        click.echo(comma_separated(runs.cells), nl=False)
+    else:
+        click.echo("\n".join(markdown(table) for table in runs.tables()), nl=False)
+
+
+def print_published(runs: Runs, form: str | None) -> None:
+    """Print published figures after the table. JSON and CSV are one document for a program, so nothing is added."""
+    from metalmark.report.text.exports import markdown
+    from metalmark.report.text.tables import published_tables
+    from metalmark.report.text.terminal import print_table
+
+    tables = published_tables(runs.cells)
+    if not tables:
+        click.echo("Nothing was published for these workloads.", err=True)
+    for table in tables:
+        if form == "markdown":
+            click.echo("\n" + markdown(table), nl=False)
+        elif form is None:
+            click.echo()
+            print_table(table)
+        else:
+            click.echo("--against adds nothing to JSON and CSV.", err=True)
+            return
+    sys.stdout.flush()
+
+
+def sayer(quiet: bool) -> Callable[[str], None]:
+    return lambda text: None if quiet else click.echo(text, err=True)

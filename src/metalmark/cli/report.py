@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
 from metalmark.cli.options import against_option, store_option
+from metalmark.errors import UsageError
 
 EPILOG = """\b
-RUNS are each a record's id (its whole cell is meant), a sweep's id, `last`, a name or a tag, a training (its id,
-name or folder), a watched loop (its id or name), or a file of `runs export`. Without any: the last sweep.
+RUNS are each a run's id (its whole cell is meant), a sweep's id, `last`, a name or a tag, a training's
+folder, or a file of `runs export`. Without any: what the last command made.
 
 \b
 Examples:
@@ -27,35 +31,67 @@ Exit code: 0 written; 1 a site without the bundles that were refused; 2 bad inpu
 
 @click.command("report", epilog=EPILOG)
 @click.argument("runs", nargs=-1)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write there, whole or not at all; - is stdout. Default: report.html, report.parquet, else stdout.",
-)
+@click.option("-o", "--output", metavar="FILE",
+              help="File to write, whole or not at all; - is stdout (default: report.html or stdout).")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["html", "markdown", "csv", "json", "parquet"]), default=None,
-              help="Default: by the file's ending, else html.")  # fmt: skip
+              help="Format (default: by the file's ending, else html).")  # fmt: skip
 @click.option("--site", metavar="DIR", default=None,
-              help="RUNS is a folder of bundles: write a static site of them there, with leaderboards.")  # fmt: skip
+              help="Take RUNS as a folder of bundles and write a static site of them, with leaderboards.")  # fmt: skip
 @against_option
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser, where there is a desktop.")
 @store_option
 def command(runs: tuple[str, ...], output: str | None, form: str | None, against: str | None, opens: bool,
             store: str | None, site: str | None) -> int:  # fmt: skip
-    """Write a report of RUNS: the machine, what ran and what could not, tables, charts, training curves.
+    """Write a report of RUNS: the answer, tables, charts, training curves, what could not run, the machine.
 
     The page is one file: it loads nothing, runs without script, follows light and dark, and prints.
     """
     if site is not None:
-        from metalmark.cli.siting import make_site
+        if output is not None or form is not None or against:
+            raise UsageError("--site writes pages and nothing else.", hint="Leave -o, --format and --against out.")
+        return _write_site(runs, site, opens=opens)
+    from metalmark.app import report
+    from metalmark.app.runs import write_file
+    from metalmark.store.path import store_path
 
-        return make_site(runs, site, alone=output is None and form is None and not against, opens=opens)
-    from metalmark.cli import reporting
-    from metalmark.store.place import store_path
-
-    chosen = reporting.form_of(form, output)
-    content = reporting.gather(runs, store_path(store), published=bool(against))
-    written = reporting.write(content, chosen, output)
+    chosen = report.form_of(form, output)
+    content = report.gather(runs, store_path(store), published=bool(against), say=_say)
+    data = report.render(content, chosen, say=_say)
+    name = output or report.DEFAULTS.get(chosen, "-")
+    if name == "-":
+        if chosen == "parquet" and sys.stdout.isatty():
+            raise UsageError("Parquet is not for a terminal.", hint="Name a file: -o blocks.parquet")
+        click.echo(data, nl=False)
+    else:
+        write_file(name, data)
+        _say(f"{len(data) / 1024:,.0f} kB written:")
+        click.echo(name)
     if opens:
-        reporting.open_page(written, chosen)
+        if name == "-" or chosen != "html":
+            _say("--open shows a page in a file: nothing was opened.")
+        elif why := report.open_page(Path(name)):
+            _say(why)
     return 0
+
+
+def _write_site(runs: tuple[str, ...], out: str, *, opens: bool) -> int:
+    """Return 1 when a file of the folder is not in the site: whoever publishes by a script has to hear of that."""
+    from metalmark.app.report import open_page
+    from metalmark.report.html.site import find_bundles, write_site
+    from metalmark.scrub import printable
+
+    if len(runs) != 1:
+        raise UsageError("--site takes one folder of bundles.", hint="metalmark report --site DIR FOLDER")
+    written = write_site(find_bundles(Path(runs[0])), Path(out))
+    for name, reason in written.refused.items():
+        _say(printable(f"left out: {name}: {reason}"))
+    index = Path(out) / "index.html"
+    click.echo(str(index))
+    _say(f"{len(written.pages)} pages of {written.records} runs written; kinds of machines: {written.machines}.")
+    if opens and (why := open_page(index)):
+        _say(why)
+    return 1 if written.refused else 0
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

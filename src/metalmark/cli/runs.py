@@ -1,15 +1,25 @@
-"""`metalmark runs`: list, show, name, export, import, delete."""
+"""`metalmark runs`: list, show, name, export, import, push and delete runs of every kind."""
 
 from __future__ import annotations
 
+import sys
+
 import click
 
-from metalmark.cli.naming import name, tag, unname
-from metalmark.cli.options import against_option, store_option
-from metalmark.cli.pushing import push
+from metalmark.cli.options import (
+    against_option,
+    form_options,
+    json_option,
+    print_published,
+    print_runs,
+    quiet_option,
+    store_option,
+)
+from metalmark.errors import UsageError
 
 EPILOG = """\b
-RUN is a record's id, the beginning of one, a sweep's id, a name, or `last` for the newest sweep.
+RUN is a run's id, the beginning of one, a sweep's id, a name or tag, the name of a watched run or of a
+training's folder, or `last` for what the newest command made.
 
 \b
 Examples:
@@ -24,177 +34,171 @@ Examples:
 """
 
 
+def examples(*lines: str) -> str:
+    return "\b\nExample{}:\n  {}".format("s" if len(lines) > 1 else "", "\n  ".join(lines))
+
+
 @click.group("runs", epilog=EPILOG)
 def command() -> None:
-    """List, show, name, export, import and delete what was measured."""
+    """List, show, name, export, import, push and delete runs: of bench, of train, and watched ones."""
 
 
-for one in (name, tag, unname, push):
-    command.add_command(one)
-
-
-@command.command("list", epilog="\b\nExample:\n  metalmark runs list --limit 100")
-@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="The newest so many.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@command.command("list", epilog=examples("metalmark runs list --limit 100"))
+@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Maximum number of runs.")
+@json_option
 @store_option
 def list_(limit: int, as_json: bool, store: str | None) -> None:
-    """List records and trainings, the newest last."""
-    from metalmark.report.rows import rows_json, rows_text
-    from metalmark.report.training_rows import training_entries, training_rows_text
-    from metalmark.store.place import store_path
-    from metalmark.store.trainings import TrainingStore
+    """List the newest runs of every kind, the newest last."""
+    from metalmark.app.runs import list_runs
+    from metalmark.report.text.run_list import run_rows_json, run_rows_text
 
-    path = store_path(store)
-    with TrainingStore(path, readonly=True) as opened:
-        rows, total, names = opened.rows(limit=limit), opened.count(), opened.names()
-        trainings, trained = opened.trainings(limit=limit), opened.count_trainings()
+    listing = list_runs(limit=limit, store=store)
     if as_json:
-        click.echo(rows_json(rows, names, more=training_entries(trainings)))
-        return
-    if trainings:
-        click.echo(training_rows_text(trainings))
-        if trained > len(trainings):
-            click.echo(f"The newest {len(trainings)} of {trained} trainings; --limit shows more.", err=True)
-        if not rows:
-            return
-        click.echo()
-    if not rows:
-        click.echo(f"No records yet in {path}. Measure something: metalmark bench mnist-mlp", err=True)
-        return
-    click.echo(rows_text(rows, names))
-    if total > len(rows):
-        click.echo(f"The newest {len(rows)} of {total}; --limit shows more.", err=True)
+        click.echo(run_rows_json(listing.rows, listing.names))
+    elif not listing.rows:
+        click.echo(f"No runs yet in {listing.store}. Measure something: metalmark bench mnist-mlp", err=True)
+    else:
+        click.echo(run_rows_text(listing.rows, listing.names))
+        if listing.total > len(listing.rows):
+            click.echo(f"The newest {len(listing.rows)} of {listing.total}; --limit shows more.", err=True)
 
 
-@command.command("show", epilog="\b\nExamples:\n  metalmark runs show last\n  metalmark runs show k3x9 --json")
+@command.command("show", epilog=examples("metalmark runs show last", "metalmark runs show k3x9 --json"))
 @click.argument("runs", nargs=-1, required=True)
-@click.option("--json", "form", flag_value="json", help="Records with every block.")
-@click.option("--csv", "form", flag_value="csv", help="A line a cell.")
-@click.option("--markdown", "form", flag_value="markdown", help="A table to paste.")
+@form_options
 @against_option
 @store_option
 def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
-    """Show RUNS as the table they made, with how and where they were measured."""
-    from metalmark.cli.against import print_published
-    from metalmark.report.exports import comma_separated, json_text, markdown
-    from metalmark.report.record_page import record_page
-    from metalmark.report.table import sweep_table
-    from metalmark.report.terminal import print_table
-    from metalmark.results.ceilings import ceilings_of
-    from metalmark.results.cells import cells_of
-    from metalmark.store.place import store_path
-    from metalmark.store.trainings import TrainingStore
-    from metalmark.workloads.ceiling import COPY, MATMUL
+    """Show RUNS as the tables they made, with how and where they ran."""
+    from metalmark.app.runs import describe_runs
+    from metalmark.app.runs import runs as find_runs
 
-    with TrainingStore(store_path(store), readonly=True) as opened:
-        words, trainings = opened.split_trainings(runs)
-        if trainings:
-            from metalmark.cli.trained import show_trainings
-
-            show_trainings(trainings, form, alone=not words)
-            if not words:
-                return
-        records = opened.find(words)
-        ceilings = ceilings_of(() if form else opened.of_workloads([MATMUL, COPY]))
-    cells = cells_of(records)
-    if form == "json":
-        click.echo(json_text(records), nl=False)
-    elif form == "csv":
-        click.echo(comma_separated(cells), nl=False)
-    elif form == "markdown":
-        click.echo(markdown(sweep_table(cells)), nl=False)
-    else:
-        print_table(sweep_table(cells))
-        click.echo(record_page(records, ceilings))
+    chosen = find_runs(*runs, store=store)
+    print_runs(chosen, form)
+    if form is None:
+        click.echo(describe_runs(chosen))
     if against:
-        print_published(cells, form)
+        print_published(chosen, form)
 
 
-EXPORTS = """\b
+@command.command("name", epilog=examples("metalmark runs name last main", "metalmark compare main last"))
+@click.argument("run")
+@click.argument("name")
+@store_option
+def name(run: str, name: str, store: str | None) -> None:
+    """Give RUN the NAME, until another run gets it: a baseline to compare with."""
+    _name((run,), name, store, add=False)
+
+
+@command.command("tag", epilog=examples("metalmark runs tag k3x9 p2m1 laptop"))
+@click.argument("runs", nargs=-1, required=True)
+@click.argument("tag")
+@store_option
+def tag(runs: tuple[str, ...], tag: str, store: str | None) -> None:
+    """Add RUNS to those that have the TAG. Runs of the same cell count as its repeats."""
+    _name(runs, tag, store, add=True)
+
+
+def _name(runs: tuple[str, ...], name: str, store: str | None, *, add: bool) -> None:
+    from metalmark.app.runs import name_runs
+
+    click.echo(f"{name} names {', '.join(name_runs(runs, name, add=add, store=store))}.", err=True)
+
+
+@command.command("unname", epilog=examples("metalmark runs unname main"))
+@click.argument("name")
+@store_option
+def unname(name: str, store: str | None) -> None:
+    """Take a NAME or tag away; the runs stay."""
+    from metalmark.app.runs import unname_runs
+
+    unname_runs(name, store=store)
+    click.echo(f"{name} names nothing now.", err=True)
+
+
+@command.command("export", epilog=examples(
+    "metalmark runs export -o all.json", "metalmark runs export last", "metalmark runs export last --bundle mine.bundle"
+))  # fmt: skip
+@click.argument("runs", nargs=-1)
+@click.option("-o", "--output", metavar="FILE", help="File to write, whole or not at all (default: stdout).")
+@click.option("--bundle", metavar="FILE",
+              help="Write one compressed file to share: hashed, and searched for personal data.")  # fmt: skip
+@click.option("--with-names", is_flag=True, help="Put the names and tags of the runs into the bundle too.")
+@click.option("--scrub", is_flag=True, help="Replace personal data with plain words, instead of refusing it.")
+@store_option
+def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_names: bool, scrub: bool,
+           store: str | None) -> None:  # fmt: skip
+    """Export RUNS (default: all) as JSON: no host, user, path or serial number is in it."""
+    from metalmark.app.runs import export_runs, write_file
+    from metalmark.report.text.units import size
+
+    if bundle is not None and output is not None:
+        raise UsageError("-o and --bundle are two forms of a file.", hint="Give one of them.")
+    data, count = export_runs(runs, bundle=bundle is not None, with_names=with_names, scrub=scrub, store=store)
+    file = bundle or output
+    if file is None:
+        click.echo(data, nl=False)
+        return
+    write_file(file, data, option="--bundle" if bundle else "-o")
+    click.echo(f"{count} runs written to {file}, {size(len(data))}.", err=True)
+
+
+@command.command("import", epilog=examples("metalmark runs import theirs.json", "metalmark runs import *.bundle"))
+@click.argument("files", nargs=-1, required=True)
+@click.option("--with-names", is_flag=True, help="Take over the names in a bundle, beside those here.")
+@store_option
+def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None:
+    """Import FILES that `runs export` or `bench --json` wrote; runs that are there already are skipped."""
+    from metalmark.app.runs import import_runs
+
+    imported = import_runs(files, with_names=with_names, store=store)
+    click.echo(f"{imported.added} runs imported, {imported.held} were there already.", err=True)
+    if with_names:
+        click.echo(f"{imported.names} names taken over.", err=True)
+    elif imported.names_left:
+        click.echo("Names were left aside; --with-names takes them over.", err=True)
+
+
+PUSH_EPILOG = """\b
+RUN is as everywhere in `runs`, or the folder that `metalmark train` wrote.
+
+\b
 Examples:
-  metalmark runs export -o all.json
-  metalmark runs export last
-  metalmark runs export last --bundle mine.bundle
+  metalmark runs push --to mlflow last
+  metalmark runs push --to mlflow=http://127.0.0.1:5000,wandb=offline k3x9 p2m1
+  metalmark runs push --to mlflow run1/
+
+\b
+Exit code: 0 sent; 1 it waits in the queue (metalmark track); 2 bad input.
 """
 
 
-@command.command("export", epilog=EXPORTS)
-@click.argument("runs", nargs=-1)
-@click.option("-o", "--output", metavar="FILE", help="Write there, whole or not at all (default: stdout).")
-@click.option("--bundle", metavar="FILE",
-              help="One compressed file to share: hashed, and looked through for personal data.")  # fmt: skip
-@click.option("--with-names", "named", is_flag=True, help="Put the runs' names and tags into the bundle too.")
-@click.option("--scrub", "scrubs", is_flag=True, help="Put plain words in place of personal data, instead of refusing.")
+@command.command("push", epilog=PUSH_EPILOG)
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--to", required=True, metavar="mlflow[=URI],wandb[=MODE]", help="Tracker, as --track takes it.")
+@quiet_option
 @store_option
-def export(
-    runs: tuple[str, ...], output: str | None, bundle: str | None, named: bool, scrubs: bool, store: str | None
-) -> None:
-    """Export RUNS (default: all) as JSON: no host, user, path or serial number is in it."""
-    from pathlib import Path
+def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
+    """Send RUNS to a tracker. A run that is there already is completed, never doubled."""
+    from metalmark.app.runs import push_runs
 
-    from metalmark.cli.bundling import export_bundle
-    from metalmark.errors import UsageError
-    from metalmark.model.codec import encode_export
-    from metalmark.runner.job import write_whole
-    from metalmark.store.place import store_path
-    from metalmark.store.sqlite import Store
-
-    if bundle is not None:
-        if output is not None:
-            raise UsageError("-o and --bundle are two forms of a file.", hint="Give one of them.")
-        export_bundle(runs, bundle, store=store, named=named, scrubs=scrubs)
-        return
-    if named or scrubs:
-        raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
-    with Store(store_path(store), readonly=True) as opened:
-        records = opened.find(runs)
-    data = encode_export(records)
-    if output is None:
-        click.echo(data, nl=False)
-        return
-    try:
-        write_whole(Path(output), data)
-    except OSError as error:
-        raise UsageError(f"{output} can't be written: {error.strerror}.", hint="Name another file with -o.") from error
-    click.echo(f"{len(records)} records written to {output}.", err=True)
+    return 0 if push_runs(runs, to=to, progress=not quiet, store=store) else 1
 
 
-@command.command(
-    "import", epilog="\b\nExamples:\n  metalmark runs import theirs.json\n  metalmark runs import *.bundle"
-)
-@click.argument("files", nargs=-1, required=True)
-@click.option("--with-names", "named", is_flag=True, help="Take over the names in a bundle, beside those here.")
-@store_option
-def import_(files: tuple[str, ...], named: bool, store: str | None) -> None:
-    """Import FILES that `runs export` or `bench --json` wrote; what is there already is skipped."""
-    from metalmark.cli.bundling import import_files
-
-    import_files(files, store=store, named=named)
-
-
-@command.command("delete", epilog="\b\nExample:\n  metalmark runs delete k3x9 --yes")
+@command.command("delete", epilog=examples("metalmark runs delete k3x9 --yes"))
 @click.argument("runs", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @store_option
 def delete(runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     """Delete RUNS. This can't be undone: export them first if in doubt."""
-    import sys
+    from metalmark.app.runs import delete_runs, rows_to_delete
 
-    from metalmark.cli.trained import delete_trainings
-    from metalmark.errors import UsageError
-    from metalmark.store.place import store_path
-    from metalmark.store.trainings import TrainingStore
-
-    with TrainingStore(store_path(store)) as opened:
-        words, trainings = opened.split_trainings(runs)
-        ids = [record.id for record in opened.find(words)] if words else []
-        counts = {"records": len(ids), "trainings": len(trainings)}
-        what = " and ".join(f"{count} {name}" for name, count in counts.items() if count or name == "records")
-        if not yes:
-            if not sys.stdin.isatty():
-                raise UsageError(f"This would delete {what}.", hint="Add --yes to do it without being asked.")
-            click.confirm(f"Delete {what} for good?", abort=True, err=True)
-        opened.delete(ids)
-        for line in delete_trainings(opened, trainings, store):
-            click.echo(line, err=True)
+    rows = rows_to_delete(runs, store=store)
+    what = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"This would delete {what}.", hint="Add --yes to do it without being asked.")
+        click.confirm(f"Delete {what} for good?", abort=True, err=True)
+    for line in delete_runs(rows, store=store):
+        click.echo(line, err=True)
     click.echo(f"{what} deleted.", err=True)

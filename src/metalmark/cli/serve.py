@@ -32,7 +32,7 @@ Exit code: 0 stopped by Ctrl-C; 2 the port is taken, there is no store, or an ex
 def command(host: str, port: int | None, ask: bool, opens: bool, store: str | None) -> int:
     """Show runs, comparisons and what runs now in a browser, until Ctrl-C."""
     from metalmark.errors import NotInstalledError, StoreError
-    from metalmark.store.place import store_path
+    from metalmark.store.path import store_path
     from metalmark.store.sqlite import Store
 
     path = store_path(store)

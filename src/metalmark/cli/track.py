@@ -22,32 +22,43 @@ def command() -> None:
 
 
 @command.command("list", epilog="\b\nExample:\n  metalmark track list --json")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_(as_json: bool) -> None:
     """List what has not been sent, where to, and why not."""
-    from metalmark.cli.waiting import waiting, waiting_json, waiting_text
-    from metalmark.track.spool import clear_sent, spool_root
+    from metalmark.track.queue import queue_root
+    from metalmark.track.tracking import waiting
 
-    clear_sent()
-    entries = waiting()
+    runs = waiting()
     if as_json:
-        click.echo(waiting_json(entries))
-    elif entries:
-        click.echo(waiting_text(entries))
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(runs), indent=2).decode())
+    elif runs:
+        from metalmark.report.text.run_list import columns
+        from metalmark.scrub import printable
+
+        rows = [
+            (run.run, run.what, f"{run.tracker} ({run.place})", str(run.events), str(run.sent), str(run.tries),
+             f"{run.state}: {run.why}" if run.why else run.state)
+            for run in runs
+        ]  # fmt: skip
+        headers = ("run", "what", "to", "events", "sent", "tries", "state")
+        shown = [tuple(printable(value) for value in row) for row in rows]
+        click.echo(columns(headers, shown, {"events", "sent", "tries"}))
     else:
-        click.echo(f"Nothing waits in {spool_root()}.", err=True)
+        click.echo(f"Nothing waits in {queue_root()}.", err=True)
 
 
 @command.command("sync", epilog="\b\nExamples:\n  metalmark track sync\n  metalmark track sync k3x9 --to mlflow\n\n\b\n"
                  "Exit code: 0 everything is sent; 1 something still waits; 2 bad input.")  # fmt: skip
 @click.argument("runs", nargs=-1)
-@click.option("--to", "to", type=click.Choice(["mlflow", "wandb"]), help="Only what is for that tracker.")
+@click.option("--to", "to", type=click.Choice(["mlflow", "wandb"]), help="Send only what is for that tracker.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
     """Send what waits (default: of all runs). A run already begun there is continued; nothing is sent twice."""
-    from metalmark.cli.waiting import send_waiting
+    from metalmark.track.tracking import say_nothing, say_on_stderr, sync
 
-    return send_waiting(runs, to=to, quiet=quiet)
+    return 0 if sync(runs, to=to, say=say_nothing if quiet else say_on_stderr) else 1
 
 
 @command.command("delete", epilog="\b\nExample:\n  metalmark track delete k3x9 --yes")
@@ -57,14 +68,14 @@ def delete(runs: tuple[str, ...], yes: bool) -> None:
     """Forget what waits of RUNS. The runs themselves stay: metalmark runs push can queue them again."""
     import sys
 
-    from metalmark.cli.waiting import find
     from metalmark.errors import UsageError
+    from metalmark.track.tracking import matching_queues
 
-    found = find(runs)
+    queues = matching_queues(runs)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"This would forget {len(found)} queues.", hint="Add --yes to do it without being asked.")
-        click.confirm(f"Forget {len(found)} queues?", abort=True, err=True)
-    for queue in found:
+            raise UsageError(f"This would forget {len(queues)} queues.", hint="Add --yes to do it without being asked.")
+        click.confirm(f"Forget {len(queues)} queues?", abort=True, err=True)
+    for queue in queues:
         queue.remove()
-    click.echo(f"{len(found)} queues deleted.", err=True)
+    click.echo(f"{len(queues)} queues deleted.", err=True)

@@ -1,19 +1,37 @@
-"""`metalmark train`: parses, trains in a process of its own, prints the curve."""
+"""`metalmark train`: parse, train in processes of their own, print the curve."""
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from metalmark.cli.bench import BenchCommand, complete_frameworks, complete_workloads, split_words
-from metalmark.cli.tracking import track_option
+from metalmark.cli.bench import BROKEN, POSITIVE
+from metalmark.cli.options import (
+    WIDE,
+    WorkloadCommand,
+    complete_frameworks,
+    complete_workloads,
+    print_runs,
+    quiet_option,
+    run_options,
+    sayer,
+    settings_options,
+    split_words,
+    store_option,
+)
 from metalmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from metalmark.app.results import Runs
+    from metalmark.model.training import TrainingRun
 
 EPILOG = """\b
 Any parameter of the workload is an option (metalmark list workloads), or -p name=value.
 DIR gets record.json (the curve and everything about it), best.safetensors and last.safetensors.
-Lists of devices or frameworks train one after another, a folder each in DIR, then compare them.
+Lists of devices or frameworks, and --repeat, train one after another, in one folder per training
+inside DIR, and are then shown side by side. `metalmark compare` says what differs beyond luck.
 
 \b
 Examples:
@@ -21,7 +39,7 @@ Examples:
   metalmark train mnist-mlp --data fashion-mnist --framework torch --target-accuracy 86
   metalmark train mobilenet-cifar10 --data real --device gpu --dtype bfloat16 --patience 3
   metalmark train mobilenet-cifar10 --device cpu,gpu,any
-  metalmark train mnist-mlp --framework torch,tensorflow --device cpu
+  metalmark train mnist-mlp --framework torch,tensorflow --device cpu --repeat 5
   metalmark train mnist-mlp --track mlflow,wandb=offline
   metalmark train --resume=DIR
 
@@ -32,73 +50,98 @@ trained; 2 when none is possible here.
 """
 
 
-@click.command(
-    "train",
-    cls=BenchCommand,
-    epilog=EPILOG,
-    context_settings={"ignore_unknown_options": True, "help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+@click.command("train", cls=WorkloadCommand, epilog=EPILOG, context_settings={**WIDE, "ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=complete_workloads)
 @click.option("-f", "--framework", default=None, shell_complete=complete_frameworks,
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
 @click.option("-d", "--device", default="any", show_default=True,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
-@click.option("-e", "--epochs", type=click.IntRange(min=1), default=None, help="At most so many (default: 5).")
+@click.option("-e", "--epochs", type=click.IntRange(min=1), default=None, help="Maximum number of epochs (default: 5).")
 @click.option("--target-accuracy", type=float, default=None, metavar="SHARE|PERCENT",
               help="Stop when the validation accuracy reaches it: 0.86 or 86.")  # fmt: skip
 @click.option("--patience", type=click.IntRange(min=1), default=None,
-              help="Stop after so many epochs without a better validation accuracy.")  # fmt: skip
+              help="Stop after this many epochs without a better validation accuracy.")  # fmt: skip
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Number of trainings per framework and device, with the seeds SEED, SEED + 1, ...")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
-@click.option("--dtype", default="float32", show_default=True, help="float32, tf32, bfloat16, float16.")
-@click.option("--compile", "compile_", default="off", metavar="[=off|on]",
-              help="torch.compile; XLA for TensorFlow; mx.compile; JAX always compiles.")  # fmt: skip
-@click.option("--channels-last", default="off", metavar="[=off|on]", help="NHWC memory layout.")
-@click.option("--fused", default="off", metavar="[=off|on]", help="Fused optimiser (PyTorch).")
-@click.option("--threads", default=None, help="CPU threads.")
-@click.option("--data", default="synthetic", show_default=True, metavar="synthetic|real|NAME|PATH",
-              help="What it trains on; real downloads the workload's data set, hash-checked.")  # fmt: skip
+              help="Random seed of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
+@settings_options
 @click.option("--workers", type=click.IntRange(0, 64), default=None,
-              help="Threads that make batches ahead (default: by the size of a batch).")  # fmt: skip
-@click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of the workload.")
+              help="Number of threads that make batches ahead (default: by the size of a batch).")  # fmt: skip
 @click.option("-o", "--out", default=None, metavar="DIR",
-              help="Where the record and the checkpoints go (default: one under your data folder).")  # fmt: skip
+              help="Folder for the record and the checkpoints (default: one in your data folder).")  # fmt: skip
 @click.option("--resume", default=None, metavar="[=DIR]",
-              help="Go on with an interrupted training (of --out, or the last one).")  # fmt: skip
-@click.option("--stall", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
-              help="Seconds of silence that count as hung.")  # fmt: skip
-@click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Samples a second.")
-@track_option
-@click.option("--json", "as_json", is_flag=True, help="The record with every step's loss, on stdout.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-def command(
-    words: tuple[str, ...], resume: str | None, out: str | None, as_json: bool, quiet: bool, **options: Any
-) -> int:
+              help="Continue an interrupted training (of --out, or the last one).")  # fmt: skip
+@click.option("--stall", type=POSITIVE, default=600.0, show_default=True,
+              help="Maximum seconds without progress before a training counts as hung.")  # fmt: skip
+@run_options
+@click.option("--json", "as_json", is_flag=True, help="Print the run with every step's loss as JSON.")
+@quiet_option
+@store_option
+def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> int:
     """Train WORKLOAD, validating after each epoch, with checkpoints it can be resumed from.
 
     It runs in a fresh process; on the CPU the same seed gives the same weights, bit for bit.
     """
-    from metalmark.cli.lineup import SideBySide, asks_for_several
-    from metalmark.cli.training import Train, find_folder
-    from metalmark.training.lineup import is_lineup, read_lineup
+    from metalmark.app.train import not_possible, train
 
-    train = Train(quiet=quiet, as_json=as_json, tracking=options["track"])
-    side_by_side = SideBySide(train, as_json=as_json)
-    if resume is not None:
-        if words:
-            raise UsageError("--resume goes on with a stored training and takes no workload.",
-                             hint="Write `metalmark train --resume=DIR`; --epochs may be raised.")  # fmt: skip
-        folder = find_folder(out if resume == "last" else resume)
-        if is_lineup(folder):
-            return side_by_side.run(folder, read_lineup(folder), options["epochs"])
-        return train.run(*train.stored(folder, options["epochs"]))
-    names, params = split_words(words, options["given"], verb="train")
+    names: list[str] = []
+    params: dict[str, Any] = {}
+    if options["resume"] is None:
+        names, params = split_words(words, given, verb="train")
+    elif words:
+        raise UsageError("--resume goes on with a stored training and takes no workload.",
+                         hint="Write `metalmark train --resume=DIR`; --epochs may be raised.")  # fmt: skip
     if len(names) > 1:
         raise UsageError(f"One workload at a time, not {len(names)}.", hint=f"metalmark train {names[0]}")
-    if asks_for_several(options):
-        return side_by_side.run(*side_by_side.new(names[0], params, out, options))
-    return train.run(*train.new(names[0], params, out, options))
+    runs = train(",".join(names), params=params, progress=not quiet, raise_interrupt=False, **options)
+    trainings: list[TrainingRun] = list(runs)  # type: ignore[arg-type]
+    if not_possible(trainings):
+        _say_why_not(trainings)
+        return 2
+    _print(runs, trainings, as_json=as_json, quiet=quiet)
+    if not runs.complete:
+        click.echo(f"resume with: metalmark train --resume={shlex.quote(str(runs.folder))}", err=True)
+        return 130
+    if len(trainings) == 1:
+        return 0 if trainings[0].failure is None else 1
+    broken = any(run.failure is not None and run.failure.kind.value in BROKEN for run in trainings)
+    return 1 if broken or not any(run.epochs for run in trainings) else 0
 
 
-def option_flags() -> list[str]:
-    return [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+def _print(runs: Runs, trainings: list[TrainingRun], *, as_json: bool, quiet: bool) -> None:
+    import msgspec
+
+    from metalmark.results.derived import flags_of
+
+    say = sayer(quiet)
+    alone = trainings[0] if len(trainings) == 1 else None
+    if as_json:
+        click.echo(msgspec.json.encode(alone or trainings).decode())
+    elif alone is None or alone.epochs:
+        print_runs(runs, None)
+    for flag in flags_of(alone) if alone is not None else ():
+        say(f"{flag.name}: {flag.evidence}.")
+    if not runs.complete:
+        say("Stopped by Ctrl-C; what ended is kept.")
+    elif alone is not None and alone.failure is not None:
+        _echo_error(alone.failure.message, alone.failure.hint)
+    if alone is None or alone.epochs or alone.failure is None or not runs.complete:
+        say(f"Written to {runs.folder}.")
+
+
+def _say_why_not(trainings: list[TrainingRun]) -> None:
+    """None of them can be trained here: each reason once, with those it is the reason for."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for run in trainings:
+        if run.failure is not None:
+            who = f"{run.plan.framework} {run.plan.device}"
+            reasons.setdefault((run.failure.message, run.failure.hint), []).append(who)
+    for (message, hint), members in reasons.items():
+        _echo_error(f"{', '.join(dict.fromkeys(members))}: {message}" if len(trainings) > 1 else message, hint)
+
+
+def _echo_error(message: str, hint: str) -> None:
+    click.echo(f"metalmark: {message}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)

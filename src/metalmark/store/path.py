@@ -11,7 +11,7 @@ VARIABLE = "METALMARK_STORE"
 NO_HOME = f"Name a file by its whole path, with --store FILE or {VARIABLE}."
 
 
-def store_path(chosen: str | None = None) -> Path:
+def store_path(chosen: str | os.PathLike[str] | None = None) -> Path:
     given = chosen or os.environ.get(VARIABLE)
     try:
         if given:

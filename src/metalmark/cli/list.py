@@ -14,7 +14,7 @@ EPILOG = "\b\nExamples:\n  metalmark list workloads\n  metalmark list devices --
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(what: str, as_json: bool) -> None:
     """List WHAT this installation knows and this machine has."""
-    from metalmark.report.listing import LISTS, print_list
+    from metalmark.report.text.listing import LISTS, print_list
 
     if what == "devices" and not as_json:
         click.echo("Asking each framework, in a process of its own ...", err=True)

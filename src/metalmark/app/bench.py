@@ -1,0 +1,249 @@
+"""Measure how fast each framework and device runs a workload, and the most that each could do."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from metalmark.app.choices import (
+    Choice,
+    choose_frameworks,
+    feeds,
+    listed,
+    loaders,
+    names_in,
+    option_flags,
+    parse_cooldown,
+    parse_telemetry,
+    settings_product,
+    texts,
+)
+from metalmark.app.results import Runs
+from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
+from metalmark.display import make_display
+from metalmark.display.status import LiveStatusFile
+from metalmark.errors import StoreError
+from metalmark.model.codec import AnyRun, encode_export
+from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import Budget, Device, Dtype, Mode
+from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.workload import WorkloadInfo
+from metalmark.runner.ceiling import ceiling_plans, measured_before
+from metalmark.runner.describe import describe
+from metalmark.runner.events import Listener
+from metalmark.runner.expand import SweepAxes, combine, expand, require
+from metalmark.runner.probing import choose_devices
+from metalmark.runner.sweeping import run_sweep, was_interrupted
+from metalmark.runner.values import choose, localise, localise_params, split_list
+from metalmark.store.path import store_path
+from metalmark.store.sqlite import Store
+from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
+from metalmark.workloads.ceiling import COPY, MATMUL
+
+
+def bench(
+    workloads: str | Iterable[str] = (),
+    *,
+    framework: Choice = "all",
+    device: Choice = "all",
+    mode: Choice = "training",
+    dtype: Choice = "float32",
+    compile: Choice = False,
+    graph: Choice = False,
+    channels_last: Choice = False,
+    fused: Choice = False,
+    threads: Choice | None = None,
+    data: Choice = SYNTHETIC,
+    data_from: Choice | None = None,
+    workers: Choice = 1,
+    prefetch: Choice = 2,
+    pin: Choice = False,
+    start_method: Choice = "",
+    steps: int | None = None,
+    seconds: float = 3.0,
+    repeat: int = 1,
+    seed: int = 0,
+    timeout: float = 3600.0,
+    stall: float = 300.0,
+    telemetry: str | float | None = 5.0,
+    cooldown: str | float | None = None,
+    resume: str | None = None,
+    track: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    watch: bool = False,
+    raise_interrupt: bool = True,
+    params: dict[str, Choice] | None = None,
+    **more_params: Choice,
+) -> Runs:
+    """Measure workloads on frameworks and devices, and return the runs, which are stored as they end.
+
+    `mm.bench("mnist-mlp", framework=["torch", "mlx"], batch_size=[16, 64], repeat=5)`. Every option takes one value,
+    several, or the text that the command line takes; parameters of a workload are keyword arguments too. Each cell
+    runs in a fresh process, so a notebook or a script without a `__main__` guard may call this. `resume` goes on with
+    a stored sweep ("last", or its id). Ctrl-C keeps what has ended and is raised again, unless `raise_interrupt` is
+    False; then `Runs.complete` says so.
+    """
+    say = say_on_stderr if progress else say_nothing
+    path, tracking = store_path(store), Tracking(track, say=say)
+    if resume is not None:
+        with Store(path, readonly=True) as opened:
+            sweep = opened.sweep(resume)
+    else:
+        described = [describe(name) for name in dict.fromkeys(names_in(workloads))]
+        infos = [info for info, _ in described]
+        given, param_paths = localise_params(infos, texts({**(params or {}), **more_params}))
+        sources, data_paths = localise(listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        combinations = combine(infos, given, option_flags(bench))
+        modes = [Mode(m) for m in choose(listed(mode), [m.value for m in Mode], what="--mode", plural="Modes")]
+        settings = settings_product(
+            dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
+        )
+        loading = loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
+        hz, pause, fed = parse_telemetry(telemetry), parse_cooldown(cooldown), feeds(data_from)
+        # The last, since it starts a process per framework: every bad word has been answered by now.
+        devices, notes = _devices(infos, framework, device, say)
+        axes = SweepAxes(
+            workloads=infos,
+            params=combinations,
+            modes=modes,
+            devices=devices,
+            settings=settings,
+            budget=Budget(steps=steps, seconds=seconds, timeout_s=timeout, stall_s=stall),
+            data=split_list(sources, what="--data"),
+            feeds=fed,
+            loaders=loading,
+            seed=seed,
+        )
+        plans = expand(axes)
+        sweep = Sweep(
+            id=new_id(),
+            created_at=now_utc(),
+            plans=plans,
+            repeats=repeat,
+            hz=hz,
+            cooldown=pause,
+            paths={**param_paths, **data_paths, **{info.name: source for info, source in described if source}},
+            left_out=(*notes, *axes.left_out),
+        )
+        with Store(path) as opened:
+            opened.add_sweep(sweep)
+    with tracking:
+        runs, complete = _run(sweep, path, [tracking.listener()], progress=progress, watch=watch, say=say)
+    if raise_interrupt and not complete:
+        stopped = KeyboardInterrupt()
+        stopped.add_note(f"What ended is stored; go on with mm.bench(resume={sweep.id!r}).")
+        raise stopped
+    return Runs(runs, store=path, sweep=sweep, complete=complete)
+
+
+def ceiling(
+    *,
+    framework: Choice = "all",
+    device: Choice = "all",
+    dtype: Choice = "float32,tf32,bfloat16,float16",
+    threads: int | None = None,
+    again: bool = False,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    raise_interrupt: bool = True,
+) -> Runs:
+    """Measure the most arithmetic and the most bytes per second of each framework and device.
+
+    What was measured before on this machine with the same versions is returned again, unless `again` is True.
+    """
+    say = say_on_stderr if progress else say_nothing
+    dtypes = [Dtype(word) for word in choose(listed(dtype), [d.value for d in Dtype], what="--dtype", plural="Types")]
+    frameworks, _, notes = choose_frameworks(framework)
+    choice = choose_devices(frameworks, split_list(listed(device), what="--device"))
+    plans = ceiling_plans(choice.devices, dtypes, threads)
+    path = store_path(store)
+    with Store(path) as opened:
+        known = bench_runs(opened.of_workloads([MATMUL, COPY]))
+        held = {} if again else measured_before(plans, known)
+        if held:
+            say(f"{len(held)} of {len(plans)} were measured before; --again measures them anew.")
+        runs = list(held.values())
+        missing = tuple(plan for number, plan in enumerate(plans) if number not in held)
+        complete = True
+        sweep = Sweep(id=new_id(), created_at=now_utc(), plans=missing, left_out=(*notes, *choice.notes))
+        if missing:
+            opened.add_sweep(sweep)
+            with make_display(sweep, quiet=not progress) as display:
+                complete = run_sweep(sweep, previous=[], keep=_keeper(opened, runs), listeners=[display])
+    if raise_interrupt and not complete:
+        raise KeyboardInterrupt
+    runs.sort(key=lambda run: plans.index(run.plan))
+    return Runs(runs, store=path, sweep=sweep, complete=complete)
+
+
+def bench_runs(runs: Iterable[AnyRun]) -> list[BenchRun]:
+    return [run for run in runs if isinstance(run, BenchRun)]
+
+
+def _devices(
+    infos: Sequence[WorkloadInfo], framework: Choice, device: Choice, say: Say
+) -> tuple[Mapping[str, Sequence[Device]], list[str]]:
+    """The devices of each framework, and what was left out of `all`."""
+    frameworks, every, notes = choose_frameworks(framework)
+    if every:
+        frameworks = [name for name in frameworks if any(name in info.frameworks for info in infos)]
+    else:
+        require(infos, frameworks)
+    words = split_list(listed(device), what="--device")
+    if "all" in words:
+        say(f"Looking for devices: {', '.join(frameworks)} ...")
+    choice = choose_devices(frameworks, words)
+    return choice.devices, [*notes, *choice.notes]
+
+
+def _run(
+    sweep: Sweep, path: Path, trackers: list[Listener], *, progress: bool, watch: bool, say: Say
+) -> tuple[list[BenchRun], bool]:
+    """Every run of the sweep, those stored before included, and whether it came to its end."""
+    with Store(path) as store:
+        runs = bench_runs(store.load(store.rows_of_sweep(sweep.id)))
+        if runs:
+            settled = sum(not was_interrupted(run) for run in runs)
+            say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
+        before = tuple(runs)
+        with (
+            make_display(sweep, previous=before, quiet=not progress, watch=watch) as display,
+            LiveStatusFile(path, sweep, before) as status,
+        ):
+            complete = run_sweep(
+                sweep,
+                previous=before,
+                keep=_keeper(store, runs),
+                listeners=[display, status, *trackers],
+            )
+    return runs, complete
+
+
+def _keeper(store: Store, runs: list[BenchRun]) -> Callable[[BenchRun], None]:
+    """What is done with a run the moment it ends: a store that fails costs the sweep, never the run."""
+
+    def keep(run: BenchRun) -> None:
+        runs.append(run)
+        try:
+            store.add(run)
+        except StoreError as error:
+            raise StoreError(error.message, hint=f"{_rescue(run, store.path)} {error.hint}") from error
+
+    return keep
+
+
+def _rescue(run: BenchRun, store: Path) -> str:
+    """Write the run beside the store, or else where temporary files go; say where, and what to type."""
+    data = encode_export([run])
+    for folder in (store.parent, Path(tempfile.gettempdir())):
+        path = folder / f"metalmark-unsaved-{run.id}.json"
+        try:
+            path.write_bytes(data)
+        except OSError:
+            path.unlink(missing_ok=True)  # a full disk may have taken half of it
+            continue
+        return f"The cell just measured is in {path}: metalmark runs import {path}."
+    return "The cell just measured could not be kept anywhere."

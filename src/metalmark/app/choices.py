@@ -1,0 +1,148 @@
+"""What was asked for, parsed once: lists, ranges and switches as a command line or a script gives them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import Any
+
+from metalmark.backends.catalog import find, installed, visible
+from metalmark.errors import NotInstalledError, UsageError
+from metalmark.model.plan import Dtype, Feed, Loader, Settings
+from metalmark.model.sweep import Cooldown
+from metalmark.runner.values import choose, parse_numbers, parse_switch, split_list
+
+Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
+"""One value, several, or the command line's text for them ("16,64", "8-64*2", "off,on")."""
+
+START_METHODS = ("fork", "spawn", "forkserver")
+AUTO_COOLDOWN_S = 300.0
+MOST_COOLDOWN_S = 86_400.0
+
+
+def listed(value: Choice) -> str:
+    """Write values as the command line does: [16, 64] as "16,64", True as "on"."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Iterable):
+        return ",".join(listed(each) for each in value)
+    return str(value)
+
+
+def texts(values: dict[str, Choice]) -> dict[str, str]:
+    """A workload's parameters as the command line writes them."""
+    return {name: listed(value) for name, value in values.items()}
+
+
+def names_in(workloads: str | Iterable[str]) -> list[str]:
+    given = [workloads] if isinstance(workloads, str) else list(workloads)
+    return [name for text in given for name in str(text).split(",") if name]
+
+
+def option_flags(function: Callable[..., Any]) -> list[str]:
+    """The options of a use case as the command line spells them, to suggest one for a word that is close to it."""
+    return [f"--{name.replace('_', '-')}" for name in inspect.signature(function).parameters]
+
+
+def settings_product(
+    *, dtype: Choice, compile: Choice, graph: Choice, channels_last: Choice, fused: Choice, threads: Choice | None
+) -> list[Settings]:
+    """Every combination of how a step is run."""
+    dtypes = choose(listed(dtype), [d.value for d in Dtype], what="--dtype", plural="Types")
+    given = {"--compile": compile, "--graph": graph, "--channels-last": channels_last, "--fused": fused}
+    switches = [parse_switch(listed(value), what=name) for name, value in given.items()]
+    counts: list[Any] = [None]
+    if threads is not None:
+        counts = parse_numbers(listed(threads), what="--threads", whole=True)
+        if min(counts) < 1:
+            raise UsageError(f"--threads must be at least 1, not {min(counts)}.")
+    return [
+        Settings(dtype=Dtype(name), compile=compiled, graph=whole, channels_last=last, fused=fuse, threads=count)
+        for name, compiled, whole, last, fuse, count in product(dtypes, *switches, counts)
+    ]
+
+
+def feeds(data_from: Choice | None) -> list[Feed]:
+    """Empty when not said: each workload has its own."""
+    if data_from is None:
+        return []
+    words = choose(listed(data_from), [feed.value for feed in Feed], what="--data-from", plural="It takes")
+    return [Feed(word) for word in words]
+
+
+def loaders(*, workers: Choice, prefetch: Choice, pin: Choice, start_method: Choice) -> list[Loader]:
+    counts = parse_numbers(listed(workers), what="--workers", whole=True)
+    ahead = parse_numbers(listed(prefetch), what="--prefetch", whole=True)
+    for name, values in (("--workers", counts), ("--prefetch", ahead)):
+        if min(values) < 0:
+            raise UsageError(f"{name} must be at least 0, not {min(values)}.")
+    pins = parse_switch(listed(pin), what="--pin")
+    methods = [""]
+    if start_method:
+        methods = choose(listed(start_method), START_METHODS, what="--start-method", plural="It takes")
+    return [
+        Loader(workers=int(count), prefetch=int(batches), pin=pinned, start_method=method)
+        for count, batches, pinned, method in product(counts, ahead, pins, methods)
+    ]
+
+
+def parse_cooldown(value: str | float | None) -> Cooldown | None:
+    if value is None:
+        return None
+    if value == "auto":
+        return Cooldown(limit_s=AUTO_COOLDOWN_S, auto=True)
+    limit_s = _number(value)
+    if not 0 < limit_s <= MOST_COOLDOWN_S:
+        raise UsageError(
+            f"--cooldown is auto or seconds up to {MOST_COOLDOWN_S:g}, not {value!r}.",
+            hint="Write --cooldown 60: at most a minute between cells.",
+        )
+    return Cooldown(limit_s=limit_s)
+
+
+def parse_telemetry(value: str | float | None) -> float | None:
+    if value is None or value == "off":
+        return None
+    hz = _number(value)
+    if not 0 < hz <= 100:
+        raise UsageError(f"--telemetry is off or samples per second up to 100, not {value!r}.")
+    return hz
+
+
+def parse_accuracy(value: float | None) -> float | None:
+    """Take both ways people write it: 0.86 and 86."""
+    if value is None:
+        return None
+    if not 0 < value <= 100:
+        raise UsageError(
+            f"--target-accuracy is a share (0.86) or a percentage (86), not {value:g}.",
+            hint="It is of the validation samples: --target-accuracy 86",
+        )
+    return value if value <= 1 else value / 100
+
+
+def choose_frameworks(value: Choice) -> tuple[list[str], bool, list[str]]:
+    """Return the frameworks named; for `all` those installed, that it was all, and a line for each that is missing."""
+    words = split_list(listed(value), what="--framework")
+    if "all" not in words:
+        return [find(name).name for name in words], False, []
+    present = [framework.name for framework in installed()]
+    if not present:
+        raise NotInstalledError(
+            "No framework is installed.",
+            hint='Install one: pip install "metalmark[torch]" (or tensorflow, jax, mlx).',
+        )
+    absent = [f.name for f in visible() if f.name not in present]
+    notes = [f'{name} not run: it is not installed. Install it: pip install "metalmark[{name}]"' for name in absent]
+    return present, True, notes
+
+
+def _number(value: str | float) -> float:
+    """Return 0 for what is not a number, which no option takes."""
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,46 @@
+"""Say what this machine can run, what is broken, and what to type to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metalmark.app.choices import names_in
+from metalmark.app.results import Diagnosis
+from metalmark.backends.base import Probe
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.doctor.catalog import CHECKS, examine, find
+from metalmark.doctor.collect import WAITING, WHY_SLOW, collect
+from metalmark.doctor.scene import Scene
+from metalmark.runner.ask import NoAnswer
+from metalmark.track.tracking import say_on_stderr
+
+
+def doctor(only: str | Iterable[str] = (), *, progress: bool = True) -> Diagnosis:
+    """Examine this machine, its frameworks and its settings, and return what is wrong with what to type.
+
+    `only` names checks, all by default. Nothing is changed, and no framework is imported into this process: each
+    answers from one of its own.
+    """
+    checks = [find(name) for name in names_in(only)] or list(CHECKS.values())
+    scene = look_around(progress=progress)
+    return Diagnosis(scene, examine(scene, checks))
+
+
+def look_around(*, progress: bool = True) -> Scene:
+    """Ask the frameworks, each in a process of its own, and the system's tools."""
+    if progress:
+        say_on_stderr("Asking the frameworks, each in a process of its own, and the system's tools ...")
+    return collect(_tell if progress else _tell_nobody)
+
+
+def _tell(name: str, after_s: float, answer: object) -> None:
+    """Say a line for each framework; the tools are too quick to be worth one."""
+    if answer is WAITING and name in FRAMEWORKS:
+        say_on_stderr(f"  still waiting for {name} after {after_s:.0f} s: {WHY_SLOW}")
+    if isinstance(answer, Probe | NoAnswer):
+        state = "answered" if isinstance(answer, Probe) else "failed"
+        say_on_stderr(f"  {name} {state} after {after_s:.1f} s")
+
+
+def _tell_nobody(name: str, after_s: float, answer: object) -> None:
+    """For a caller that wants no progress."""

@@ -1,0 +1,310 @@
+"""Runs, Comparisons and Diagnosis: what a use case returns. Each prints as the command's own table, shows as HTML in a
+notebook, and gives its figures as plain dictionaries, a pandas frame or an Arrow table."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import msgspec
+
+from metalmark.errors import NotInstalledError, UsageError
+from metalmark.model.codec import AnyRun
+from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import word
+from metalmark.model.sweep import Sweep
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
+from metalmark.report.content import Content
+from metalmark.report.text.tables import Table
+from metalmark.results.cells import Cell, cells_of
+from metalmark.results.derived import flags_of
+from metalmark.store.row import row_of
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
+    import pyarrow
+
+    from metalmark.doctor.check import Finding
+    from metalmark.doctor.scene import Scene
+    from metalmark.results.comparison import Comparison
+
+WIDTH = 200
+"""Characters per line where nothing says how wide the window is: nothing is cut."""
+STYLE = "text-align:{align};padding:0.2em 0.8em;white-space:nowrap"
+
+
+class Tabular:
+    """Anything that is shown as tables and read as rows."""
+
+    def tables(self, columns: int = WIDTH) -> list[Table]:
+        raise NotImplementedError
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per entry of `to_dicts`. It needs pandas, which Metalmark does not install."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise NotInstalledError("to_pandas() needs pandas.", hint="pip install pandas") from error
+        return pd.DataFrame(self.to_dicts())
+
+    def to_arrow(self) -> pyarrow.Table:
+        """One row per entry of `to_dicts`, as Parquet and DuckDB read it. It needs pyarrow."""
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise NotInstalledError("to_arrow() needs pyarrow.", hint='pip install "metalmark[parquet]"') from error
+        return pa.Table.from_pylist(self.to_dicts())
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from metalmark.report.text.terminal import print_table
+
+        out = io.StringIO()
+        console = Console(file=out, width=WIDTH, highlight=False, color_system=None)
+        for table in self.tables():
+            print_table(table, console)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return "".join(_html_table(table) for table in self.tables())
+
+
+class Runs(Tabular, Sequence[AnyRun]):
+    """Runs of any kind, in order. `runs[0]` is a run, `runs[1:]` and `runs.filter(framework="torch")` are Runs."""
+
+    def __init__(
+        self,
+        runs: Iterable[AnyRun],
+        *,
+        store: Path,
+        sweep: Sweep | None = None,
+        complete: bool = True,
+        folder: Path | None = None,
+        as_list: bool = False,
+    ) -> None:
+        self._runs = tuple(runs)
+        self.store = store
+        """The file that the runs are kept in."""
+        self.sweep = sweep
+        """The sweep that these runs are of, where one command made them."""
+        self.complete = complete
+        """False: Ctrl-C ended it before its last cell or epoch."""
+        self.folder = folder
+        """The folder that a training, or several, were written to."""
+        self._as_list = as_list
+
+    @overload
+    def __getitem__(self, index: int | str) -> AnyRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | str | slice) -> AnyRun | Runs:
+        """A run by its place or by its id, or the beginning of one; a slice gives Runs."""
+        if isinstance(index, slice):
+            return self._with(self._runs[index])
+        if isinstance(index, int):
+            return self._runs[index]
+        matching = [run for run in self._runs if run.id.startswith(index)]
+        if len(matching) != 1:
+            raise KeyError(f"{len(matching)} of these runs have an id that begins with {index!r}")
+        return matching[0]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[AnyRun]:
+        return iter(self._runs)
+
+    @property
+    def ids(self) -> list[str]:
+        return [run.id for run in self._runs]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells of bench runs: the processes of one plan together, with their median step time and its interval."""
+        return cells_of(run for run in self._runs if isinstance(run, BenchRun))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What `all` could have meant and did not, each with its reason."""
+        return self.sweep.left_out if self.sweep is not None else ()
+
+    def filter(self, condition: Callable[[AnyRun], bool] | None = None, **values: object) -> Runs:
+        """Keep the runs that a function takes, or whose entries in `to_dicts` have these values:
+        `runs.filter(framework="torch", batch_size=64)`, `runs.filter(lambda run: run.header.ending == "completed")`."""
+        kept = []
+        for run in self._runs:
+            entry = run_dict(run) if values else {}
+            unknown = [name for name in values if name not in entry]
+            if unknown and len(self._runs) == 1:
+                raise UsageError(f"Runs have no {unknown[0]}.", hint=f"They have: {', '.join(entry)}.")
+            matches = not unknown and all(entry[name] == value for name, value in values.items())
+            if matches and (condition is None or condition(run)):
+                kept.append(run)
+        return self._with(kept)
+
+    def content(self, *, published: bool = False) -> Content:
+        """What a report of these runs is made of."""
+        plans = self.sweep.plans if self.sweep is not None else ()
+        return Content(runs=self._runs, plans=plans, left_out=self.notes, published=published)
+
+    def tables(self, columns: int = WIDTH) -> list[Table]:
+        """The tables that these runs are shown as; `columns` is the width of the window, in characters."""
+        from metalmark.report.text.run_tables import list_table, run_tables
+
+        if self._as_list:
+            return [list_table([row_of(run) for run in self._runs])]
+        return run_tables(self._runs, plans=self.sweep.plans if self.sweep is not None else (), columns=columns)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary per run: what ran, where, how it ended, and its figures (`step_s`, `samples_s`, ...)."""
+        return [run_dict(run) for run in self._runs]
+
+    def chart(self) -> Chart:
+        """Draw throughput (bench runs) or the curves (trainings), as the report does. It needs the extra `report`."""
+        from metalmark.report.charts.cells import throughput_figures
+        from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
+        from metalmark.report.charts.draw import Figure
+
+        cells, content = self.cells, self.content()
+        drawn = [*throughput_figures(cells)] if cells else []
+        if len(content.trainings) == 1:
+            drawn += training_figures(content.trainings[0])
+        elif content.trainings:
+            drawn += together_figures(content.trainings)
+        drawn += [figure for run in content.watched for figure in watched_figures(run)]
+        return Chart([figure.svg for figure in drawn if isinstance(figure, Figure)])
+
+    def _with(self, runs: Iterable[AnyRun]) -> Runs:
+        """Some of these runs. They are no longer the whole sweep, so nothing is shown as missing."""
+        return Runs(runs, store=self.store, complete=self.complete, as_list=self._as_list)
+
+
+class Comparisons(Tabular, Sequence["Comparison"]):
+    """The first side against each of the others."""
+
+    def __init__(self, comparisons: Sequence[Comparison], refused: Sequence[UsageError] = ()) -> None:
+        self._comparisons = tuple(comparisons)
+        self.refused = tuple(refused)
+        """Why some sides could not be compared with the first."""
+
+    @overload
+    def __getitem__(self, index: int) -> Comparison: ...
+    @overload
+    def __getitem__(self, index: slice) -> Comparisons: ...
+    def __getitem__(self, index: int | slice) -> Comparison | Comparisons:
+        if isinstance(index, slice):
+            return Comparisons(self._comparisons[index])
+        return self._comparisons[index]
+
+    def __len__(self) -> int:
+        return len(self._comparisons)
+
+    def tables(self, columns: int = WIDTH) -> list[Table]:  # noqa: ARG002
+        from metalmark.report.compare_page import comparison_table
+
+        return [comparison_table(one) for one in self._comparisons]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary per compared cell, with its verdict, ratio and interval."""
+        return [{**_flat(row), "a": one.a, "b": one.b} for one in self._comparisons for row in one.rows]
+
+
+class Diagnosis(Tabular):
+    """What the doctor found: the machine, what each framework can use, and what is broken with what to type."""
+
+    def __init__(self, scene: Scene, findings: Sequence[Finding]) -> None:
+        self.scene, self.findings = scene, tuple(findings)
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing is wrong; 1: warnings; 2: errors."""
+        from metalmark.doctor.catalog import exit_code
+
+        return exit_code(self.findings)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary per finding."""
+        return [msgspec.to_builtins(finding) for finding in self.findings]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, as `metalmark doctor --json` prints it."""
+        from metalmark.report.text.doctor_page import document
+
+        return document(self.scene, self.findings)
+
+    def __str__(self) -> str:
+        from metalmark.report.text.doctor_page import page
+
+        return page(self.scene, self.findings)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Chart:
+    """Drawings of runs: shown by a notebook, or written as SVG."""
+
+    def __init__(self, svgs: Sequence[str]) -> None:
+        self.svgs = tuple(svgs)
+
+    def save(self, path: str) -> None:
+        """Write the first drawing as an SVG file."""
+        Path(path).write_text(self.svgs[0], encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{svg}</div>" for svg in self.svgs)
+
+
+def run_dict(run: AnyRun) -> dict[str, Any]:
+    """A run in plain values: its row in a list, its settings and parameters, its flags."""
+    row = msgspec.structs.asdict(row_of(run))
+    del row["folder"]
+    entry: dict[str, Any] = {**row, "label": run.header.label, "flags": [flag.name for flag in flags_of(run)]}
+    if isinstance(run, WatchedRun):
+        return {**entry, **run.params}
+    settings = {name: word(getattr(run.plan.settings, name)) for name in run.plan.settings.__struct_fields__}
+    if isinstance(run, TrainingRun):
+        entry["seed"] = run.plan.seed
+    return {**entry, **settings, "data": run.plan.data, **run.plan.params}
+
+
+def _flat(value: object) -> dict[str, Any]:
+    return _flattened(msgspec.to_builtins(value))
+
+
+def _flattened(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= _flattened(inner, f"{before}{name}_")
+        else:
+            flat[f"{before}{name}"] = inner
+    return flat
+
+
+def _html_table(table: Table) -> str:
+    def row(values: Sequence[str], tag: str) -> str:
+        cells = [
+            f'<{tag} style="{STYLE.format(align="right" if numeric else "left")}">{html.escape(value)}</{tag}>'
+            for value, numeric in zip(values, table.numeric, strict=True)
+        ]
+        return f"<tr>{''.join(cells)}</tr>"
+
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
+    return (
+        f"<table><caption>{html.escape(table.caption)}</caption><thead>{row(table.headers, 'th')}</thead>"
+        f"<tbody>{''.join(row(each, 'td') for each in table.rows)}</tbody></table>"
+        + (f"<ul>{notes}</ul>" if notes else "")
+    )

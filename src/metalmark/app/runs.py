@@ -1,0 +1,220 @@
+"""List, show, name, export, import, push and delete runs of every kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from metalmark.app.bench import bench_runs
+from metalmark.app.results import Runs
+from metalmark.errors import MetalmarkError, UsageError
+from metalmark.model.codec import encode_export
+from metalmark.model.run import RunKind
+from metalmark.model.sweep import Sweep
+from metalmark.model.training import TrainingRun
+from metalmark.report.text.run_page import run_page
+from metalmark.results.ceilings import ceilings_of
+from metalmark.runner.job import write_whole
+from metalmark.store.bundle import Bundle, encode_bundle, read_file
+from metalmark.store.path import store_path
+from metalmark.store.row import Row
+from metalmark.store.selection import Selection, load, select_all, stored_rows
+from metalmark.store.sqlite import Store
+from metalmark.training.folder import BEST, JOB, LAST, LINEUP, RECORD, read_request, remove_if_empty
+from metalmark.workloads.ceiling import COPY, MATMUL
+
+NEWEST = 40
+
+StorePath = str | os.PathLike[str] | None
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """What a store holds, without reading its runs: the newest rows, the newest last."""
+
+    rows: tuple[Row, ...]
+    total: int
+    names: dict[str, list[str]]
+    store: Path
+
+
+class Imported(Struct, frozen=True, kw_only=True):
+    added: int
+    held: int
+    """Number of runs that were in the store already."""
+    names: int
+    """Number of names that were taken over."""
+    names_left: bool
+    """Whether a file had names that were not taken over."""
+
+
+def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> Runs:
+    """Return stored runs: those that the queries mean, or the newest ones.
+
+    A query is a run's id or the beginning of one, a sweep's id, a name, a tag, "last" for what the newest command
+    made, the folder of a training, or a file of `metalmark runs export`.
+    """
+    path = store_path(store)
+    with Store(path, readonly=True) as opened:
+        if not queries:
+            return Runs(opened.load(opened.rows(limit=limit)), store=path, as_list=True)
+        selections = select_all(queries, opened)
+        return Runs(load(selections, opened), store=path, sweep=_whole_sweep(selections, opened))
+
+
+def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing:
+    path = store_path(store)
+    with Store(path, readonly=True) as opened:
+        rows = tuple(opened.rows(limit=limit))
+        return Listing(rows=rows, total=opened.count(), names=opened.names(), store=path)
+
+
+def describe_runs(chosen: Runs) -> str:
+    """Say how and where runs ran: the machine, the versions, and the figures of each that is not one of very many."""
+    with Store(chosen.store, readonly=True) as opened:
+        ceilings = ceilings_of(bench_runs(opened.of_workloads([MATMUL, COPY])))
+        trainings = [run.id for run in chosen if isinstance(run, TrainingRun)]
+        rows = [row for name in trainings for row in opened.rows_called(name)]
+    folders = [f"training {row.id}: {row.path}" for row in rows if row.path is not None]
+    return "\n".join([run_page(chosen, ceilings), *folders])
+
+
+def name_runs(queries: Sequence[str], name: str, *, add: bool = False, store: StorePath = None) -> list[str]:
+    """Give runs a name, which until now may have been another's; with `add`, a tag beside those that have it. Return
+    the ids of the runs and sweeps that it now stands for."""
+    with Store(store_path(store)) as opened:
+        selections = select_all(queries, opened, files=False)
+        ids = list(dict.fromkeys(identifier for selection in selections for identifier in selection.ids))
+        opened.name(name, ids, add=add)
+    return ids
+
+
+def unname_runs(name: str, *, store: StorePath = None) -> None:
+    """Take a name or tag away; the runs stay."""
+    with Store(store_path(store)) as opened:
+        if not opened.unname(name):
+            raise UsageError(f"No run has the name {name!r}.", hint="`metalmark runs list` shows the names.")
+
+
+def export_runs(
+    queries: Sequence[str] = (),
+    *,
+    bundle: bool = False,
+    with_names: bool = False,
+    scrub: bool = False,
+    store: StorePath = None,
+) -> tuple[bytes, int]:
+    """Return runs (default: all) as a file's bytes and their number: JSON, or a compressed bundle that was looked
+    through for personal data."""
+    if (with_names or scrub) and not bundle:
+        raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
+    with Store(store_path(store), readonly=True) as opened:
+        chosen = load(select_all(queries, opened), opened) if queries else opened.load(opened.rows())
+        named = opened.names() if with_names else {}
+    if not bundle:
+        return encode_export(chosen), len(chosen)
+    ids = {one for run in chosen for one in (run.id, run.header.sweep) if one}
+    names: dict[str, list[str]] = {}
+    for identifier, given in named.items():
+        for name in given if identifier in ids else ():
+            names.setdefault(name, []).append(identifier)
+    return encode_bundle(chosen, names=names, scrubs=scrub), len(chosen)
+
+
+def write_file(name: str, data: bytes, *, option: str = "-o") -> None:
+    """Write a file whole or not at all."""
+    try:
+        write_whole(Path(name), data)
+    except OSError as error:
+        raise UsageError(
+            f"{name} can't be written: {error.strerror}.", hint=f"Name another file with {option}."
+        ) from error
+
+
+def import_runs(
+    files: Sequence[str | os.PathLike[str]], *, with_names: bool = False, store: StorePath = None
+) -> Imported:
+    """Store the runs of exports and bundles: of all the files, or nothing. A name is added to what it stands for here,
+    so a file of others never takes `main` away from a run of ours."""
+    read = [read_file(os.fspath(name)) for name in files]
+    every = [run for one in read for run in one.runs]
+    with Store(store_path(store)) as opened:
+        added = opened.add_all(every)
+        names = _names(read) if with_names else {}
+        for name, ids in names.items():
+            opened.name(name, ids, add=True)
+    left = not with_names and any(one.names for one in read)
+    return Imported(added=added, held=len(every) - added, names=len(names), names_left=left)
+
+
+def rows_to_delete(queries: Sequence[str], *, store: StorePath = None) -> list[Row]:
+    """Return what `delete_runs` would delete, to ask the user first."""
+    with Store(store_path(store), readonly=True) as opened:
+        return stored_rows(select_all(queries, opened, files=False), what="delete")
+
+
+def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
+    """Delete runs for good, a training with its folder if that is Metalmark's own. Return a line for each folder that
+    stayed."""
+    path = store_path(store)
+    home, stayed = (path.parent / "trainings").resolve(), []
+    with Store(path) as opened:
+        for row in rows:
+            folder = row.path
+            if row.kind != RunKind.TRAINING or folder is None or not folder.is_dir():
+                continue
+            if home in folder.resolve().parents and _belongs_to(folder, row.id):
+                _remove_training(folder)
+            else:
+                stayed.append(f"{folder} is your own folder and was left as it is.")
+        opened.delete([row.id for row in rows])
+    return stayed
+
+
+def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: StorePath = None) -> bool:
+    """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
+    from metalmark.track.tracking import push, say_nothing, say_on_stderr
+
+    with Store(store_path(store), readonly=True) as opened:
+        selections = select_all(queries, opened)
+        folders = {row.id: row.path for selection in selections for row in selection.rows if row.path is not None}
+        for selection in selections:
+            folders |= {run.id: Path(selection.query) for run in selection.runs if Path(selection.query).is_dir()}
+        chosen = load(selections, opened)
+    return push(chosen, to, folders=folders, say=say_on_stderr if progress else say_nothing)
+
+
+def _whole_sweep(selections: Sequence[Selection], store: Store) -> Sweep | None:
+    """The sweep, where the queries mean one as a whole. One whose runs were imported stayed where it ran."""
+    if len(selections) != 1 or not selections[0].sweep:
+        return None
+    try:
+        return store.sweep(selections[0].sweep)
+    except UsageError:
+        return None
+
+
+def _names(bundles: Sequence[Bundle]) -> dict[str, Sequence[str]]:
+    return {name: ids for one in bundles for name, ids in one.names.items()}
+
+
+def _belongs_to(folder: Path, identifier: str) -> bool:
+    """A folder that another training has been written to since is not this one's to delete."""
+    try:
+        return read_request(folder).id == identifier
+    except MetalmarkError:
+        return False
+
+
+def _remove_training(folder: Path) -> None:
+    for name in (BEST, LAST, RECORD, JOB):
+        (folder / name).unlink(missing_ok=True)
+    remove_if_empty(folder)
+    above = folder.parent
+    if (above / LINEUP).exists() and not any(path.is_dir() for path in above.iterdir()):
+        with suppress(OSError):
+            (above / LINEUP).unlink()
+        remove_if_empty(above)

@@ -1,0 +1,268 @@
+"""Train a workload to its accuracy: once, or on several frameworks, devices and seeds one after another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from metalmark.app.choices import (
+    Choice,
+    listed,
+    names_in,
+    option_flags,
+    parse_accuracy,
+    parse_telemetry,
+    settings_product,
+    texts,
+)
+from metalmark.app.results import Runs
+from metalmark.backends.catalog import find, installed
+from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
+from metalmark.display import make_display
+from metalmark.display.status import LiveStatusFile
+from metalmark.errors import NotInstalledError, StoreError, UsageError
+from metalmark.model.codec import AnyRun
+from metalmark.model.plan import Budget, Mode, Plan
+from metalmark.model.sweep import new_id
+from metalmark.model.training import Ending, Goal, TrainingRun
+from metalmark.model.workload import WorkloadInfo
+from metalmark.runner.describe import describe
+from metalmark.runner.events import Ended, Event, Listener, Started
+from metalmark.runner.expand import combine, require
+from metalmark.runner.values import expanded, localise, localise_params, parse_device, split_list
+from metalmark.store.path import store_path
+from metalmark.store.sqlite import Store
+from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
+from metalmark.training.folder import (
+    JOB,
+    LINEUP,
+    Member,
+    Request,
+    discard,
+    folder_name,
+    new_folder,
+    new_run,
+    stored_training,
+)
+from metalmark.training.launch import train as train_session
+from metalmark.training.lineup import (
+    choose_cells,
+    discard_lineup,
+    impossible,
+    is_lineup,
+    new_lineup,
+    plan_lineup,
+    read_members,
+    run_members,
+)
+
+EPOCHS = 5
+FOREVER_S = 1e9
+ALL = "all"
+
+
+def train(
+    workload: str = "",
+    *,
+    framework: Choice | None = None,
+    device: Choice = "any",
+    epochs: int | None = None,
+    target_accuracy: float | None = None,
+    patience: int | None = None,
+    repeat: int = 1,
+    seed: int = 0,
+    dtype: Choice = "float32",
+    compile: Choice = False,
+    channels_last: Choice = False,
+    fused: Choice = False,
+    threads: Choice | None = None,
+    data: Choice = SYNTHETIC,
+    workers: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    stall: float = 600.0,
+    telemetry: str | float | None = 5.0,
+    track: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    raise_interrupt: bool = True,
+    params: dict[str, Choice] | None = None,
+    **more_params: Choice,
+) -> Runs:
+    """Train a workload, validating after each epoch, and return its runs with their curves.
+
+    `mm.train("mnist-mlp", framework="torch", epochs=3, repeat=5)`. Several frameworks or devices, and `repeat`, train
+    one after another, each in a fresh process and in a folder of its own; repeats take the seeds `seed`, `seed` + 1
+    and so on, so that `mm.compare` can tell a difference from luck. `resume` goes on with an interrupted training: its
+    folder, or "last".
+    """
+    say = say_on_stderr if progress else say_nothing
+    path, tracking = store_path(store), Tracking(track, say=say)
+    if resume is not None:
+        folder = find_folder(out if resume == "last" else resume, path)
+        members = _stored_members(folder, epochs, say)
+    else:
+        names = names_in(workload)
+        if len(names) != 1:
+            raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark train mnist-mlp")
+        goal = Goal(
+            epochs=epochs or EPOCHS,
+            target_accuracy=parse_accuracy(target_accuracy),
+            patience=patience,
+            workers=workers,
+        )
+        (settings, *others) = settings_product(
+            dtype=dtype, compile=compile, graph=False, channels_last=channels_last, fused=fused, threads=threads
+        )
+        if others:
+            raise UsageError("train takes one value for each setting.", hint="`metalmark bench` takes lists.")
+        hz = parse_telemetry(telemetry)
+        frameworks = split_list(listed(framework), what="--framework") if framework is not None else None
+        devices = split_list(listed(device), what="--device")
+        info, source = describe(names[0])
+        given, param_paths = localise_params([info], texts({**(params or {}), **more_params}))
+        (values, *others_) = combine([info], given, option_flags(train))[info.name]
+        if others_:
+            raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
+        sources, data_paths = localise(listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        several = repeat > 1 or len(devices) > 1 or ALL in devices or (frameworks or [])[1:] or frameworks == [ALL]
+        first = None if frameworks is None or ALL in frameworks else frameworks[0]
+        request = Request(
+            id=new_id(),
+            plan=Plan(
+                workload=info.name,
+                params=values,
+                mode=Mode.TRAINING,
+                framework=_framework(first, info),
+                # Of several, each is chosen below; bad words are answered before any device is asked for.
+                device=parse_device("any" if several else devices[0]),
+                settings=settings,
+                budget=Budget(timeout_s=FOREVER_S, stall_s=stall),
+                seed=seed,
+                data=sources,
+                workload_digest=info.digest,
+            ),
+            goal=goal,
+            paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
+            hz=hz,
+        )
+        place = expanded(os.fspath(out)) if out is not None else None
+        if several:
+            cells = choose_cells(request, info, frameworks, devices, say)
+            requests = plan_lineup(request, cells, repeats=repeat)
+            folder = new_folder(place or trainings_folder(path) / folder_name(info.name, requests[0].sweep))
+            members = new_lineup(requests, folder, say)
+        else:
+            folder = new_folder(place or trainings_folder(path) / folder_name(info.name, request.id))
+            members = [Member(request, new_run(request), folder)]
+    with tracking:
+        runs, stopped = _run(members, path, tracking, progress=progress, say=say)
+    if stopped and raise_interrupt:
+        interrupt = KeyboardInterrupt()
+        interrupt.add_note(f"What ended is kept; go on with mm.train(resume={str(folder)!r}).")
+        raise interrupt
+    if not_possible(runs):
+        _forget(folder, members, path)
+    return Runs(runs, store=path, complete=not stopped, folder=folder)
+
+
+def not_possible(runs: Iterable[AnyRun]) -> bool:
+    """Whether none of these trainings can run here: bad input, of which nothing is kept."""
+    return impossible([run for run in runs if isinstance(run, TrainingRun)])
+
+
+def trainings_folder(store: Path) -> Path:
+    """Beside the store's own file."""
+    return store.parent / "trainings"
+
+
+def _run(
+    members: list[Member], path: Path, tracking: Tracking, *, progress: bool, say: Say
+) -> tuple[list[TrainingRun], bool]:
+    def session(member: Member) -> TrainingRun:
+        """Train, shown and stored, until it ends or is stopped."""
+        request, run, folder = member
+        with (
+            make_display(request, quiet=not progress) as display,
+            LiveStatusFile(path, request) as status,
+        ):
+            listeners: list[Listener] = [display, _keeper(path, folder, say), status, tracking.listener(folder)]
+            return train_session(request, run, folder, listeners=listeners)
+
+    if len(members) == 1 and not members[0].run.sweep:
+        run = session(members[0])
+        return [run], run.ending is Ending.INTERRUPTED
+    for _, run, folder in members:
+        if not run.sessions:
+            _keeper(path, folder, say)(Ended(run=run))
+    return run_members(members, session, say)
+
+
+def _keeper(path: Path, folder: Path, say: Say) -> Listener:
+    """Keeps the store up to date. A store that fails costs the list a line, never the training."""
+
+    def hear(event: Event) -> None:
+        run = event.run if isinstance(event, Started | Ended) else None
+        if not isinstance(run, TrainingRun):
+            return
+        try:
+            with Store(path) as store:
+                store.put_training(run, folder)
+        except StoreError as error:
+            say(f"metalmark: this training is not in `metalmark runs list`: {error.message}")
+
+    return hear
+
+
+def _stored_members(folder: Path, epochs: int | None, say: Say) -> list[Member]:
+    if is_lineup(folder):
+        return read_members(folder, epochs)
+    member = stored_training(folder, epochs)
+    say(f"Training {member.request.id}: {len(member.run.epochs)} of {member.request.goal.epochs} epochs are done.")
+    return [member]
+
+
+def _forget(folder: Path, members: list[Member], path: Path) -> None:
+    """Bad input is no training: nothing of it is left to go on with."""
+    if is_lineup(folder):
+        discard_lineup(folder, members)
+    else:
+        discard(folder)
+    with suppress(StoreError), Store(path) as store:
+        store.delete([member.request.id for member in members])
+
+
+def _framework(word: str | None, info: WorkloadInfo) -> str:
+    if word is not None:
+        found = find(word)
+        require([info], [found.name])
+        return found.name
+    for framework in installed():
+        if framework.name in info.frameworks:
+            return framework.name
+    raise NotInstalledError(
+        f"No framework that {info.name} has is installed.",
+        hint=f'It has: {", ".join(info.frameworks)}. For example: pip install "metalmark[{info.frameworks[0]}]"',
+    )
+
+
+def find_folder(given: str | os.PathLike[str] | None, store: Path) -> Path:
+    """A folder as given, the folder of a training by its id or name, or that of the last one."""
+    if not given:
+        found = [path for name in (JOB, LINEUP) for path in trainings_folder(store).glob(f"*/{name}")]
+        if not found:
+            raise UsageError(
+                "There is no training to go on with.", hint="Give its folder: metalmark train --resume=DIR"
+            )
+        return max(found, key=lambda path: path.stat().st_mtime).parent
+    folder = expanded(os.fspath(given)).resolve()
+    if folder.is_dir():
+        return folder
+    with Store(store, readonly=True) as opened:
+        rows = [row for row in opened.rows_called(os.fspath(given)) if row.path is not None]
+    paths = {row.path.parent if row.sweep and len(rows) > 1 else row.path for row in rows if row.path is not None}
+    if len(paths) > 1:
+        raise UsageError(f"Several trainings are named {given!r}.", hint="Give the folder of one: --resume=DIR")
+    return paths.pop() if paths else folder
