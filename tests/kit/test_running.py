@@ -18,11 +18,12 @@ from metalmark.errors import FormatError, NotInstalledError, UsageError
 from metalmark.kit import running, sending
 from metalmark.kit.base import Later
 from metalmark.kit.ledger import Ledger
-from metalmark.kit.pace import MOST, Pace
-from metalmark.model.watch import WatchEnding
+from metalmark.kit.pace import MOST, LoopPace
+from metalmark.kit.sending import split_trackers
+from metalmark.model.codec import decode
+from metalmark.model.watch import WatchedRun, WatchEnding
+from metalmark.store.selection import select
 from metalmark.store.sqlite import Store
-from metalmark.store.watched import WatchedStore, decode
-from metalmark.track.base import resolve
 from tests.kit.conftest import Script
 from tests.simulated.conftest import Simulated
 
@@ -46,6 +47,15 @@ class Notebook:
         self.told.append("finish")
 
 
+def kept(path: Path, query: str | None = None) -> list[WatchedRun]:
+    """The watched runs of a store, the oldest first: all of them, or those that a query means."""
+    with Store(path, readonly=True) as store:
+        rows = select(query, store, files=False).rows if query else store.rows()
+        runs = store.load(rows)
+    assert all(isinstance(run, WatchedRun) for run in runs)
+    return sorted((run for run in runs if isinstance(run, WatchedRun)), key=lambda run: run.started_at)
+
+
 def test_a_run_is_kept_with_all_it_saw(store_file: Path) -> None:
     tracker = Notebook()
     with mm.run("mine", track=tracker, params={"rate": 0.1}, hz=20, store=store_file) as run:
@@ -58,10 +68,9 @@ def test_a_run_is_kept_with_all_it_saw(store_file: Path) -> None:
         run.log(accuracy=0.5)
     result = run.result
     assert result is not None
-    with WatchedStore(store_file, readonly=True) as store:
-        assert store.watched() == store.watched("mine") == [result]
-        assert store.watched("other") == []
-        assert store.count() == 0
+    assert kept(store_file) == kept(store_file, "mine") == [result]
+    with pytest.raises(UsageError, match="no run, sweep or name 'other'"):
+        kept(store_file, "other")
     loss, accuracy = result.curves
     assert loss.steps == (1, 2, 3, 4, 5, 6)
     assert loss.values == (1, 0.5, 1 / 3) * 2
@@ -105,7 +114,7 @@ def test_loops_that_break_raise_or_are_stopped(store_file: Path) -> None:
     assert run.result is not None
     assert run.result.passes[0].steps == 2
 
-    def fails(run: running.Run) -> None:
+    def fails(run: running.RunRecorder) -> None:
         for _ in run.watch([1, 2]):
             run.log(loss=1.0)
             raise ZeroDivisionError("division by zero")
@@ -114,8 +123,7 @@ def test_loops_that_break_raise_or_are_stopped(store_file: Path) -> None:
         fails(run)
     with pytest.raises(KeyboardInterrupt), mm.run("stopped", hz=None, store=store_file):
         raise KeyboardInterrupt
-    with WatchedStore(store_file, readonly=True) as store:
-        _, failed, stopped = store.watched()
+    _, failed, stopped = kept(store_file)
     assert failed.ended is WatchEnding.FAILED
     assert failed.error == "ZeroDivisionError: division by zero"
     assert failed.curves[0].values == (1.0,)
@@ -129,8 +137,7 @@ def test_numbers_that_are_not_finite(store_file: Path) -> None:
     assert run.result is not None
     assert run.result.curves[0].values == (1.0, None, None)
     assert run.result.notes == ("loss was not finite from step 2 on",)
-    with WatchedStore(store_file, readonly=True) as store:
-        assert store.watched() == [run.result]
+    assert kept(store_file) == [run.result]
 
 
 def test_what_log_refuses(store_file: Path) -> None:
@@ -186,11 +193,11 @@ def test_a_tracker_that_hangs(store_file: Path, monkeypatch: pytest.MonkeyPatch)
 def test_trackers_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no tracker 'excel'"):
         mm.run("x", track="excel")
-    with pytest.raises(UsageError, match="A dict is no tracker"):
-        resolve({}, "x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="A dict is not a tracker"):
+        split_trackers({})  # type: ignore[arg-type]
     monkeypatch.setattr("metalmark.track.destination.find_spec", lambda _: None)
     with pytest.raises(NotInstalledError, match="package mlflow"):
-        resolve("mlflow", "x")
+        mm.run("x", track="mlflow")
 
 
 def test_a_store_that_fails_keeps_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,35 +205,32 @@ def test_a_store_that_fails_keeps_the_training(tmp_path: Path, monkeypatch: pyte
     with pytest.warns(UserWarning, match="is a folder"), mm.run("lost", hz=None, store=tmp_path) as run:
         run.log(loss=1.0)
     assert run.result is not None
-    assert decode((tmp_path / f"metalmark-unsaved-{run.id}.json").read_bytes(), source="it") == run.result
+    assert decode((tmp_path / f"metalmark-unsaved-{run.id}.json").read_bytes()) == run.result
 
 
 def test_a_store_from_before_and_one_from_later(store_file: Path) -> None:
     with Store(store_file):
         pass
-    with WatchedStore(store_file, readonly=True) as store:
-        assert store.watched() == []
+    assert kept(store_file) == []
     with mm.run("new", hz=None, store=store_file):
         pass
-    with WatchedStore(store_file, readonly=True) as store:
-        assert len(store.watched()) == 1
+    assert len(kept(store_file)) == 1
     with pytest.raises(FormatError, match="schema 9"):
-        decode(b'{"schema": 9}', source="it")
+        decode(b'{"kind": "watch", "schema": 9}')
 
 
 def test_params_are_kept_as_they_can_be_read_again(store_file: Path) -> None:
     given = {"rate": np.float32(0.5), "size": np.int64(8), "on": True, "sizes": [1, 2], "no": None, "far": math.inf}
     with mm.run("params", params={**given, "data": Path("/home/somebody/data.csv")}, hz=None, store=store_file) as run:
         pass
-    kept = {"rate": 0.5, "size": 8, "on": True, "sizes": "[1, 2]", "no": "None", "far": "inf", "data": "data.csv"}
-    with WatchedStore(store_file, readonly=True) as store:
-        assert [each.params for each in store.watched()] == [kept]
+    expected = {"rate": 0.5, "size": 8, "on": True, "sizes": "[1, 2]", "no": "None", "far": "inf", "data": "data.csv"}
+    assert [each.params for each in kept(store_file)] == [expected]
     assert run.result is not None
     assert type(run.result.params["on"]) is bool
 
 
 def test_pace_stays_small_and_exact() -> None:
-    pace = Pace()
+    pace = LoopPace()
     count = 3 * MOST + 5
     for number in range(count):
         pace.step(number, 2.0, 0.5)
@@ -253,7 +257,7 @@ class Slow(Later):
 
 def test_the_ledger_waits_for_nobody_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, dict[str, float]]] = []
-    ledger = Ledger(lambda step, metrics: told.append((step, dict(metrics))))
+    ledger = Ledger(lambda rows: told.extend((step, dict(metrics)) for step, _, metrics in rows))
     monkeypatch.setattr("metalmark.kit.ledger._keeper", lambda _: lambda value: value)
     monkeypatch.setattr("metalmark.kit.ledger.EVERY_S", 0.0)
     first = Slow(1.0)

@@ -27,7 +27,7 @@ PARTS = (
     "tests/training/test_checkpoint.py",
     "tests/kit/test_loading.py",
     "tests/kit/test_running.py",
-    "tests/track/test_spool.py",
+    "tests/track/test_queue.py",
 )
 ELSEWHERE = {
     "test_every_tool_is_started_by_its_full_path_and_asked_once_in_one_place": "the tools lie in the machine's folder",

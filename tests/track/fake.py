@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from metalmark.track.event import Begin, End, Known, Model, Row
+from metalmark.track.queue import AttachedModel, Begin, End, Known, MetricRow
 
 
 class FakeTracker:
@@ -40,7 +40,7 @@ class FakeService:
     def known(self, known: Known) -> None:
         self._there.known |= known.params
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[MetricRow]) -> None:
         self._there.calls += 1
         for number, row in enumerate(rows):
             if self._there.calls in self._there.fails_at and number == len(rows) // 2:
@@ -51,7 +51,7 @@ class FakeService:
     def file(self, path: Path) -> None:
         self._there.files.append(path.read_text())
 
-    def model(self, path: Path, model: Model) -> None:
+    def model(self, path: Path, model: AttachedModel) -> None:
         self._there.files.append(f"{model.epoch}: {path.read_text()}")
 
     def end(self, end: End) -> None:

@@ -11,11 +11,19 @@ import pytest
 
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.track import sender
-from metalmark.track.deliver import FEW_ROWS, SHARE, Deliverer, reason
-from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, File, Known, Model, Row, Status
-from metalmark.track.service import fit_name, fit_text
-from metalmark.track.spool import Spool
+from metalmark.track.destination import Destination, fit_name, fit_text
+from metalmark.track.queue import (
+    AttachedFile,
+    AttachedModel,
+    Begin,
+    End,
+    EndStatus,
+    Known,
+    MetricAxis,
+    MetricRow,
+    QueueWriter,
+)
+from metalmark.track.sender import FEW_ROWS, SHARE, Deliverer, reason
 from tests.track.fake import FakeService, FakeTracker
 
 TO = Destination(tracker="mlflow", place="http://127.0.0.1:1")
@@ -27,49 +35,48 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METALMARK_STORE", str(tmp_path / "store.sqlite3"))
 
 
-def write(spool: Spool, first: int, last: int) -> None:
-    spool.append(*(Row(axis=Axis.STEP, x=x, at_ms=x, values={"loss": 1 / x}) for x in range(first, last)))
+def write(writer: QueueWriter, first: int, last: int) -> None:
+    writer.append(*(MetricRow(axis=MetricAxis.STEP, x=x, at_ms=x, values={"loss": 1 / x}) for x in range(first, last)))
 
 
-def begun(identifier: str = "run0000001") -> Spool:
-    spool = Spool(identifier, [TO])
-    spool.append(Begin(id=identifier, name="a run", kind="run", at_ms=1), Known(params={"rate": 0.1}))
-    write(spool, 1, 11)
-    return spool
+def begun(identifier: str = "run0000001") -> QueueWriter:
+    writer = QueueWriter(identifier, [TO])
+    writer.append(Begin(id=identifier, name="a run", kind="run", at_ms=1), Known(params={"rate": 0.1}))
+    write(writer, 1, 11)
+    return writer
 
 
-def end(spool: Spool) -> None:
-    spool.end(End(at_ms=9, status=Status.FINISHED))
+def end(writer: QueueWriter) -> None:
+    writer.end(End(at_ms=9, status=EndStatus.FINISHED))
 
 
 def test_everything_arrives_in_order() -> None:
     there = FakeTracker()
-    with begun() as spool:
-        spool.add_file("record.json", b"{}")
-        spool.add_file("best.safetensors", b"weights")
-        spool.append(File(name="record.json"), Model(name="best.safetensors", plan=PLAN, epoch=3, classes=10))
-        end(spool)
-    assert Deliverer(spool.queue, TO.key, there.service).run(follow=False)
+    with begun() as writer:
+        writer.attach(AttachedFile(name="record.json"), b"{}")
+        writer.attach(AttachedModel(name="best.safetensors", plan=PLAN, epoch=3, classes=10), b"weights")
+        end(writer)
+    assert Deliverer(writer.queue, TO.key, there.service).run(follow=False)
     assert there.points == [("loss", x, 1 / x) for x in range(1, 11)]
     assert there.files == ["{}", "3: weights"]
     assert there.known == {"rate": 0.1}
     assert there.statuses == ["finished"]
-    (delivery,) = spool.queue.deliveries()
+    (delivery,) = writer.queue.deliveries()
     assert (delivery.done, delivery.sent, delivery.where, delivery.trouble) == (True, 15, "a run", "")
-    assert Deliverer(spool.queue, TO.key, there.service).run(follow=False)
+    assert Deliverer(writer.queue, TO.key, there.service).run(follow=False)
     assert there.calls == 1, "sent again"
 
 
 def test_a_try_that_was_cut_off_is_completed_and_nothing_is_there_twice() -> None:
     there = FakeTracker(fails_at=[1, 2])
-    with begun() as spool:
-        end(spool)
+    with begun() as writer:
+        end(writer)
     for tries in (1, 2):
-        assert not Deliverer(spool.queue, TO.key, there.service).run(follow=False)
-        (delivery,) = spool.queue.deliveries()
+        assert not Deliverer(writer.queue, TO.key, there.service).run(follow=False)
+        (delivery,) = writer.queue.deliveries()
         assert (delivery.done, delivery.tries) == (False, tries)
         assert delivery.trouble == "ConnectionResetError: cut off in the middle"
-    assert Deliverer(spool.queue, TO.key, there.service).run(follow=False)
+    assert Deliverer(writer.queue, TO.key, there.service).run(follow=False)
     assert sorted(x for _, x, _ in there.points) == list(range(1, 11))
     assert len(there.runs) == 1
     assert there.closed == 3
@@ -83,9 +90,9 @@ def steps(*actions: Callable[[], object]) -> Callable[[float], None]:
 
 def test_it_reads_along_while_the_run_writes() -> None:
     there = FakeTracker()
-    with begun() as spool:
-        sleep = steps(lambda: write(spool, 11, 21), lambda: None, lambda: end(spool))
-        assert Deliverer(spool.queue, TO.key, there.service, sleep=sleep).run(follow=True)
+    with begun() as writer:
+        sleep = steps(lambda: write(writer, 11, 21), lambda: None, lambda: end(writer))
+        assert Deliverer(writer.queue, TO.key, there.service, sleep=sleep).run(follow=True)
     assert [x for _, x, _ in there.points] == list(range(1, 21))
     assert there.calls == 2
 
@@ -96,20 +103,20 @@ def test_rows_have_a_small_share_of_a_core_while_the_run_is_alive_and_all_of_it_
     busy_s, rows = 0.02, FakeService.rows
     there, rests = FakeTracker(), list[float]()
 
-    def slow_rows(service: FakeService, few: Sequence[Row]) -> None:
+    def slow_rows(service: FakeService, few: Sequence[MetricRow]) -> None:
         time.sleep(busy_s)
         rows(service, few)
 
     monkeypatch.setattr(FakeService, "rows", slow_rows)
-    with begun() as spool:
-        write(spool, 11, 1 + FEW_ROWS * 10)
+    with begun() as writer:
+        write(writer, 11, 1 + FEW_ROWS * 10)
 
         def rest(pause_s: float) -> None:
             rests.append(pause_s)
             if there.calls == 3:
-                end(spool)
+                end(writer)
 
-        assert Deliverer(spool.queue, TO.key, there.service, sleep=rest).run(follow=True)
+        assert Deliverer(writer.queue, TO.key, there.service, sleep=rest).run(follow=True)
     assert [x for _, x, _ in there.points] == list(range(1, 1 + FEW_ROWS * 10))
     assert sum(rests) >= 2 * busy_s * (1 / SHARE - 1), "after the first two"
     assert there.calls == 10
@@ -117,76 +124,78 @@ def test_rows_have_a_small_share_of_a_core_while_the_run_is_alive_and_all_of_it_
 
 def test_it_tries_again_as_long_as_the_run_is_alive_and_once_after() -> None:
     there = FakeTracker(down=2)
-    with begun() as spool:
-        sleep = steps(*[lambda: None] * 8, lambda: end(spool))
-        assert Deliverer(spool.queue, TO.key, there.service, sleep=sleep).run(follow=True)
-    assert spool.queue.deliveries()[0].tries == 3
+    with begun() as writer:
+        sleep = steps(*[lambda: None] * 8, lambda: end(writer))
+        assert Deliverer(writer.queue, TO.key, there.service, sleep=sleep).run(follow=True)
+    assert writer.queue.deliveries()[0].tries == 3
     assert len(there.points) == 10
     never = FakeTracker(down=1000)
-    with begun("run0000002") as spool:
-        sleep = steps(lambda: None, lambda: end(spool))
-        assert not Deliverer(spool.queue, TO.key, never.service, sleep=sleep).run(follow=True)
-    assert spool.queue.deliveries()[0].trouble == "ConnectionRefusedError: nobody there"
-    assert spool.queue.deliveries()[0].tries == 2
+    with begun("run0000002") as writer:
+        sleep = steps(lambda: None, lambda: end(writer))
+        assert not Deliverer(writer.queue, TO.key, never.service, sleep=sleep).run(follow=True)
+    assert writer.queue.deliveries()[0].trouble == "ConnectionRefusedError: nobody there"
+    assert writer.queue.deliveries()[0].tries == 2
 
 
 def test_a_run_that_was_killed_is_sent_as_far_as_it_came() -> None:
     there = FakeTracker()
-    with begun() as spool:
-        spool.close()
-        assert Deliverer(spool.queue, TO.key, there.service).run(follow=True)
+    with begun() as writer:
+        writer.close()
+        assert Deliverer(writer.queue, TO.key, there.service).run(follow=True)
     assert len(there.points) == 10
     assert there.statuses == ["killed"]
 
 
 def test_a_run_that_never_began_is_no_run() -> None:
     there = FakeTracker()
-    with Spool("run0000001", [TO]) as spool:
-        spool.close()
-        assert Deliverer(spool.queue, TO.key, there.service).run(follow=True)
+    with QueueWriter("run0000001", [TO]) as writer:
+        writer.close()
+        assert Deliverer(writer.queue, TO.key, there.service).run(follow=True)
     assert (there.runs, there.statuses) == ({}, [])
 
 
 def test_a_run_that_is_alive_is_sent_as_far_as_it_is_and_stays_queued() -> None:
     there = FakeTracker()
-    with begun() as spool:
-        assert not Deliverer(spool.queue, TO.key, there.service).run(follow=False)
+    with begun() as writer:
+        assert not Deliverer(writer.queue, TO.key, there.service).run(follow=False)
         assert len(there.points) == 10
         assert there.statuses == []
-        assert not spool.queue.deliveries()[0].done
+        assert not writer.queue.deliveries()[0].done
 
 
 def test_the_sender_gives_up_on_a_tracker_and_not_on_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     there = FakeTracker(fails_at=[2])
     monkeypatch.setattr(sender, "make", there.service)
-    spools = [begun(f"run000000{number}") for number in range(4)]
-    for spool in spools:
-        end(spool)
-    folders = [str(spool.queue.folder) for spool in spools]
+    writers = [begun(f"run000000{number}") for number in range(4)]
+    for writer in writers:
+        end(writer)
+    folders = [str(writer.queue.folder) for writer in writers]
     assert sender.main(TO.key, folders, follow=False) == 1
-    assert [spool.queue.deliveries()[0].done for spool in spools] == [True, False, True, True]
+    assert [writer.queue.deliveries()[0].done for writer in writers] == [True, False, True, True]
     assert sender.main(TO.key, folders, follow=False) == 0
     there.down = 1000
     more = [begun(f"run000001{number}") for number in range(4)]
-    for spool in more:
-        end(spool)
-    assert sender.main(TO.key, [str(spool.queue.folder) for spool in more], follow=False) == 1
-    assert [spool.queue.deliveries()[0].tries for spool in more] == [1, 1, 0, 0]
+    for writer in more:
+        end(writer)
+    assert sender.main(TO.key, [str(writer.queue.folder) for writer in more], follow=False) == 1
+    assert [writer.queue.deliveries()[0].tries for writer in more] == [1, 1, 0, 0]
 
 
 def test_a_tracker_that_hangs_in_its_own_library_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     there, free, codes = FakeTracker(), threading.Event(), []
-    with begun() as spool:
-        end(spool)
+    with begun() as writer:
+        end(writer)
     monkeypatch.setattr(FakeService, "end", lambda *_: free.wait(30))
-    deliverer = Deliverer(spool.queue, TO.key, there.service)
+    deliverer = Deliverer(writer.queue, TO.key, there.service)
 
     def leave(code: int) -> None:
-        codes.append((code, spool.queue.deliveries()[0].trouble))
+        codes.append((code, writer.queue.deliveries()[0].trouble))
         free.set()
 
-    with sender.limited(deliverer, 0.2, leave):
-        deliverer.run(follow=False)
+    watch = threading.Thread(target=deliverer.end_when_silent, args=(0.2, leave))
+    watch.start()
+    deliverer.run(follow=False)
+    watch.join()
     assert codes == [(1, "no answer for 0.2 s")]
 
 

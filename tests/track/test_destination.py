@@ -10,8 +10,7 @@ import pytest
 
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.track import destination
-from metalmark.track.destination import Destination, parse
-from metalmark.track.secret import redact, without_user
+from metalmark.track.destination import Destination, parse_track, redact, without_user
 from tests.conftest import Cli
 
 
@@ -22,7 +21,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one(text: str, **variables: str) -> Destination:
-    (found,) = parse(text, variables).destinations
+    (found,) = parse_track(text, variables).destinations
     return found
 
 
@@ -36,14 +35,14 @@ def test_mlflow_is_a_file_of_our_own_unless_told_otherwise(tmp_path: Path) -> No
 
 
 def test_wandb_is_offline_without_a_key_and_says_so(tmp_path: Path) -> None:
-    wish = parse("wandb", {})
+    wish = parse_track("wandb", {})
     assert [each.place for each in wish.destinations] == ["offline"]
     assert wish.notes == ("wandb: no API key was found, so this run is kept offline.",)
     assert wish.destinations[0].folder == str(tmp_path.resolve())
-    assert parse("wandb", {"WANDB_API_KEY": "k" * 40}).destinations[0].place == "online"
-    assert parse("wandb=offline", {"WANDB_API_KEY": "k" * 40}).destinations[0].place == "offline"
-    assert parse("wandb=offline", {}).notes == ()
-    assert parse("wandb", {"WANDB_MODE": "disabled"}).destinations == ()
+    assert parse_track("wandb", {"WANDB_API_KEY": "k" * 40}).destinations[0].place == "online"
+    assert parse_track("wandb=offline", {"WANDB_API_KEY": "k" * 40}).destinations[0].place == "offline"
+    assert parse_track("wandb=offline", {}).notes == ()
+    assert parse_track("wandb", {"WANDB_MODE": "disabled"}).destinations == ()
     assert one("wandb", WANDB_MODE="dryrun", WANDB_PROJECT="p", WANDB_ENTITY="e").project == "p"
     netrc = tmp_path / "netrc"
     netrc.write_text("machine api.wandb.ai login user password x\n")
@@ -53,7 +52,10 @@ def test_wandb_is_offline_without_a_key_and_says_so(tmp_path: Path) -> None:
 
 
 def test_several_and_the_same_twice() -> None:
-    assert [each.tracker for each in parse("mlflow, wandb=offline,mlflow", {}).destinations] == ["mlflow", "wandb"]
+    assert [each.tracker for each in parse_track("mlflow, wandb=offline,mlflow", {}).destinations] == [
+        "mlflow",
+        "wandb",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,19 +66,19 @@ def test_several_and_the_same_twice() -> None:
         ("mlflow=", "no tracker 'mlflow='"),
         ("mlflow=./mlruns", "plain folder"),
         ("mlflow=file:///tmp/x", "plain folder"),
-        ("mlflow=ftp://here/x", "no place that MLflow"),
+        ("mlflow=ftp://here/x", "MLflow cannot keep runs"),
         ("mlflow=http://", "names no server"),
-        ("mlflow=http://here:99999", "no place that MLflow"),
+        ("mlflow=http://here:99999", "MLflow cannot keep runs"),
         ("mlflow=sqlite://x.db", "names no file"),
         ("mlflow=sqlite:///", "names no file"),
-        ("mlflow=\x1b[31m", "no place that MLflow"),
-        ("wandb=sometimes", "no mode of W&B"),
+        ("mlflow=\x1b[31m", "MLflow cannot keep runs"),
+        ("wandb=sometimes", "not a mode of W&B"),
         ("wandb=online", "needs an API key"),
     ],
 )
 def test_bad_words_are_refused_with_what_to_write(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        parse(text, {})
+        parse_track(text, {})
     assert caught.value.hint
     assert "\x1b" not in caught.value.message
 
@@ -84,12 +86,12 @@ def test_bad_words_are_refused_with_what_to_write(text: str, message: str) -> No
 def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination, "find_spec", lambda _: None)
     with pytest.raises(NotInstalledError, match="package wandb") as caught:
-        parse("wandb", {})
+        parse_track("wandb", {})
     assert "metalmark[wandb]" in caught.value.hint
 
 
 def test_passwords_go_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = parse("mlflow=https://ann:s3cret@there:5000/x?token=t0ken", {})
+    wish = parse_track("mlflow=https://ann:s3cret@there:5000/x?token=t0ken", {})
     (found,) = wish.destinations
     assert found.place == "https://there:5000/x"
     assert wish.uri == "https://ann:s3cret@there:5000/x?token=t0ken"
@@ -97,7 +99,7 @@ def test_passwords_go_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "abcd1234")
     assert redact("no route to https://ann:s3cret@there, key abcd1234") == "no route to https://there, key ***"
     with pytest.raises(UsageError) as caught:
-        parse("mlfow=https://ann:s3cret@there", {})
+        parse_track("mlfow=https://ann:s3cret@there", {})
     assert "s3cret" not in str(caught.value)
 
 

@@ -8,20 +8,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, Series, Software, Telemetry
-from metalmark.model.training import Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup, WatchEnding
-from metalmark.model.watch import Curve, WatchedRun
-from metalmark.model.watch import WatchEnding as LoopEnding
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, File, Known, Model, Row, Status
 from metalmark.track.model import Description, describe
-from metalmark.track.records import spool_record
-from metalmark.track.spool import Queue
-from metalmark.track.story import MOST_ROWS, milliseconds, telemetry_rows
-from metalmark.track.training import spool_training
+from metalmark.track.queue import (
+    AttachedFile,
+    AttachedModel,
+    Begin,
+    End,
+    EndStatus,
+    Known,
+    MetricAxis,
+    MetricRow,
+    Queue,
+    QueueWriter,
+)
+from metalmark.track.story import MOST_ROWS, milliseconds, telemetry_rows, write_run
 from tests import samples
-from tests.conftest import Cli
 
 TO = Destination(tracker="mlflow", place="http://127.0.0.1:1")
 BEGAN = "2026-11-15T08:00:00.000000Z"
@@ -38,8 +44,14 @@ def series(name: str, unit: str, values: list[float], *, every_s: float = 1.0) -
     return Series(name=name, unit=unit, source="a test", at_s=at_s, values=tuple(values))
 
 
-def rows(queue: Queue, name: str) -> list[Row]:
-    return [event for event in queue.read()[0] if isinstance(event, Row) and name in event.values]
+def written(run: AnyRun, folder: Path | None = None) -> Queue:
+    with QueueWriter(run.id, [TO]) as writer:
+        write_run(writer, run, folder)
+    return writer.queue
+
+
+def rows(queue: Queue, name: str) -> list[MetricRow]:
+    return [event for event in queue.read()[0] if isinstance(event, MetricRow) and name in event.values]
 
 
 def points(queue: Queue, name: str) -> list[tuple[float, float | None]]:
@@ -73,7 +85,7 @@ def training() -> TrainingRun:
         started_at=BEGAN,
         plan=samples.plan(params={"batch_size": 4}),
         goal=Goal(epochs=3, target_accuracy=0.2),
-        ending=WatchEnding.EPOCHS,
+        ending=Ending.EPOCHS,
         setting=setting,
         epochs=(epoch(1, session=0), second, epoch(3, session=1)),
         sessions=tuple(sessions),
@@ -83,7 +95,7 @@ def training() -> TrainingRun:
 def test_a_training(tmp_path: Path) -> None:
     (tmp_path / "best.safetensors").write_bytes(b"weights")
     record = training()
-    queue = spool_training(tmp_path, record, [TO])
+    queue = written(record, tmp_path)
     events = queue.read()[0]
     begin, end = events[0], events[-1]
     assert isinstance(begin, Begin)
@@ -95,7 +107,7 @@ def test_a_training(tmp_path: Path) -> None:
     assert not rows(queue, "epoch/top5"), "what was not measured is there"
     power = rows(queue, "system/gpu0_power_watts")
     assert {row.values["system/gpu0_power_watts"] for row in power} == {50.0}
-    assert power[0].axis is Axis.SECONDS
+    assert power[0].axis is MetricAxis.SECONDS
     assert max(row.x for row in power) > 3600, "the second session's are at the first one's place"
     assert len({row.x for row in power}) == 60
     assert rows(queue, "train/loss")[-1].at_ms == milliseconds(LATER) + 20_000
@@ -107,25 +119,25 @@ def test_a_training(tmp_path: Path) -> None:
     known = [event for event in events if isinstance(event, Known)]
     assert known[0].tags["device_name"] == "a GPU"
     assert known[-1].tags["ending"] == "all epochs done"
-    (file,) = [event for event in events if isinstance(event, File)]
+    (file,) = [event for event in events if isinstance(event, AttachedFile)]
     assert msgspec.json.decode(queue.file(file.name).read_bytes(), type=TrainingRun) == record
-    (model,) = [event for event in events if isinstance(event, Model)]
+    (model,) = [event for event in events if isinstance(event, AttachedModel)]
     assert (model.epoch, model.classes, queue.file(model.name).read_bytes()) == (3, 10, b"weights")
-    assert end == End(at_ms=milliseconds(LATER) + 29_500, status=Status.FINISHED)
+    assert end == End(at_ms=milliseconds(LATER) + 29_500, status=EndStatus.FINISHED)
 
 
 def test_cells_that_completed_and_that_failed() -> None:
-    done = spool_record(samples.record(), [TO])
+    done = written(samples.record())
     assert len(points(done, "bench/step_s")) == 14
     (totals,) = rows(done, "bench/median_step_s")
     assert totals.values["bench/median_step_s"] == pytest.approx(0.1)
     assert totals.values["bench/samples_s"] == pytest.approx(320)
     assert not {"memory/peak_bytes", "energy/gpu0_joules"} & totals.values.keys()
-    failed = spool_record(samples.record(samples.failed()), [TO]).read()[0]
+    failed = written(samples.record(samples.failed())).read()[0]
     tags = [event.tags for event in failed if isinstance(event, Known)]
     assert tags == [{"failure": "no room", "failure.kind": "out of memory"}]
     assert isinstance(failed[-1], End)
-    assert failed[-1].status is Status.FAILED
+    assert failed[-1].status is EndStatus.FAILED
 
 
 def test_long_telemetry_is_thinned_by_means() -> None:
@@ -136,30 +148,6 @@ def test_long_telemetry_is_thinned_by_means() -> None:
     assert all(abs((row.values["system/process_cpu_percent"] or 0) - 0.5) <= 0.1 for row in found)
     assert [row.values["system/few"] for row in found if "system/few" in row.values] == [7.0]
     assert list(telemetry_rows(Telemetry(hz=None), began_ms=0)) == []
-
-
-def test_a_loop_from_the_store(cli: Cli, store_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from metalmark.cli import pushing
-    from metalmark.store.watched import WatchedStore
-
-    run = WatchedRun(
-        id="watched001", name="mine", started_at=BEGAN, elapsed_s=3.0, ended=LoopEnding.FAILED, error="it broke",
-        params={"rate": 0.1}, machine=samples.MACHINE, software=Software(metalmark="0.1.0", python="3.11"),
-        curves=(Curve(name="loss", steps=(1, 2), at_s=(1.0, 2.0), values=(0.5, None)),), telemetry=Telemetry(hz=None),
-    )  # fmt: skip
-    monkeypatch.setenv("METALMARK_STORE", str(store_file))
-    with WatchedStore(store_file) as store:
-        store.add_watched(run)
-    (queue,) = pushing._queue(["mine", "watched001"], [TO], None)
-    assert points(queue, "loss") == [(1, 0.5), (2, None)]
-    assert queue.read()[0][-1] == End(at_ms=milliseconds(BEGAN) + 3000, status=Status.FAILED)
-    listed = cli("track", "list")
-    assert listed.returncode == 0
-    assert "mine" in listed.stdout
-    assert "waiting" in listed.stdout
-    assert cli("track", "delete", "watched001").returncode == 2, "it did not ask"
-    assert cli("track", "delete", "watched001", "--yes").returncode == 0
-    assert "Nothing waits" in cli("track", "list").stderr
 
 
 @pytest.mark.parametrize(
@@ -173,7 +161,7 @@ def test_a_models_inputs_are_known_without_its_framework(workload: str, shape: t
     plan = Plan(
         workload=workload, params=params, mode=Mode.TRAINING, framework="torch", device=Device(kind=DeviceKind.CPU)
     )
-    found, (example,) = describe(Model(name="best.safetensors", plan=plan, epoch=1, classes=10))
+    found, (example,) = describe(AttachedModel(name="best.safetensors", plan=plan, epoch=1, classes=10))
     assert [(each.dtype, each.shape) for each in found.inputs] == [("float32", shape)]
     assert example.shape == (1, *shape)
     assert math.isfinite(float(example.sum()))
@@ -183,7 +171,7 @@ def test_a_workload_that_is_gone_costs_the_signature_alone() -> None:
     plan = Plan(
         workload="net.py:net", params={}, mode=Mode.TRAINING, framework="torch", device=Device(kind=DeviceKind.CPU)
     )
-    found, arrays = describe(Model(name="b", plan=plan, epoch=1, classes=10, source="/nowhere/net.py"))
+    found, arrays = describe(AttachedModel(name="b", plan=plan, epoch=1, classes=10, source="/nowhere/net.py"))
     assert isinstance(found, Description)
     assert (found.inputs, arrays) == ((), [])
     assert "not known" in found.note

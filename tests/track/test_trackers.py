@@ -22,10 +22,9 @@ import pytest
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.track import sender
 from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, Known, Row, Status
-from metalmark.track.spool import Queue, Spool
-from metalmark.track.training import spool_training
-from metalmark.training.job import read_record
+from metalmark.track.queue import Begin, End, EndStatus, Known, MetricAxis, MetricRow, Queue, QueueWriter
+from metalmark.track.story import write_run
+from metalmark.training.folder import read_record
 from tests.conftest import ROOT
 from tests.track.servers import free_port, hanging_server, mlflow_server, refusing_server
 from tests.track.wandb_file import OfflineRun
@@ -70,7 +69,7 @@ class Stage:
         """kill -9 once a first epoch and some steps of the next are queued."""
         with subprocess.Popen(self._command(arguments), env=self.environment, cwd=ROOT,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # fmt: skip
-            while not any(isinstance(event, Row) and event.axis is Axis.EPOCH for event in self.queued()):
+            while not any(isinstance(event, MetricRow) and event.axis is MetricAxis.EPOCH for event in self.queued()):
                 assert process.poll() is None
                 time.sleep(0.1)
             process.kill()
@@ -273,7 +272,9 @@ def test_what_is_told_again_completes_a_run_and_never_doubles_it(
     (before,) = runs(client, record.id)
     points = {name: history(client, before, name) for name in before.data.metrics}
     to = Destination(tracker="mlflow", place=stage.uri)
-    queue = spool_training(stage.out, record, [to])
+    with QueueWriter(record.id, [to]) as writer:
+        write_run(writer, record, stage.out)
+    queue = writer.queue
     assert sender.main(to.key, [str(queue.folder)], follow=False) == 0
     assert before.info.run_id in queue.delivery(to.key).where
     queue.remove()
@@ -347,14 +348,14 @@ def test_servers_that_hang_or_answer_500(stage: Stage, monkeypatch: pytest.Monke
         }
         for place, said in places.items():
             to = Destination(tracker="mlflow", place=place)
-            with Spool("refused001", [to]) as spool:
-                spool.append(Begin(id="refused001", name="refused", kind="run", at_ms=1), Known(params={"a": 1}))
-                spool.end(End(at_ms=2, status=Status.FINISHED))
-            assert sender.main(to.key, [str(spool.queue.folder)], follow=False) == 1
-            (delivery,) = spool.queue.deliveries()
+            with QueueWriter("refused001", [to]) as writer:
+                writer.append(Begin(id="refused001", name="refused", kind="run", at_ms=1), Known(params={"a": 1}))
+                writer.end(End(at_ms=2, status=EndStatus.FINISHED))
+            assert sender.main(to.key, [str(writer.queue.folder)], follow=False) == 1
+            (delivery,) = writer.queue.deliveries()
             assert said in delivery.trouble
-            assert (delivery.done, len(spool.queue.read()[0])) == (False, 3)
-            spool.queue.remove()
+            assert (delivery.done, len(writer.queue.read()[0])) == (False, 3)
+            writer.queue.remove()
 
 
 def test_cells_that_were_measured_before(stage: Stage, server: str, client: Any) -> None:
@@ -367,7 +368,7 @@ def test_cells_that_were_measured_before(stage: Stage, server: str, client: Any)
     for record in records:
         (found,) = runs(client, record["id"])
         assert f"/runs/{found.info.run_id}" in pushed.stderr
-        assert found.data.tags["metalmark.model.sweep"] == record["sweep"]
+        assert found.data.tags["metalmark.sweep"] == record["sweep"]
         assert found.data.params["workload"] == "fake"
         measurement = record["outcome"]["measurement"]
         assert len(history(client, found, "bench/step_s")) == len(measurement["blocks"])

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, Row, Status
-from metalmark.track.spool import Spool
+from metalmark.track.queue import Begin, End, EndStatus, MetricAxis, MetricRow, QueueWriter
 
 pytest.importorskip("wandb")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of a library that is not ours
@@ -47,7 +46,7 @@ class Cloud:
 
 def test_a_run_that_is_there_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from metalmark.track import wandb as ours
-    from metalmark.track.deliver import Deliverer
+    from metalmark.track.sender import Deliverer
 
     monkeypatch.setenv("METALMARK_STORE", str(tmp_path / "store.sqlite3"))
     cloud = Cloud()
@@ -56,22 +55,22 @@ def test_a_run_that_is_there_is_continued(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ours.wandb, "Api", cloud.api)
     to = Destination(tracker="wandb", place="online", project="p", entity="e", folder=str(tmp_path))
     expected: list[dict[str, Any]] = []
-    with Spool("run0000001", [to]) as spool:
-        spool.append(Begin(id="run0000001", name="a run", kind="run", at_ms=1, params={"rate": 0.1}))
+    with QueueWriter("run0000001", [to]) as writer:
+        writer.append(Begin(id="run0000001", name="a run", kind="run", at_ms=1, params={"rate": 0.1}))
         for x in range(1, 6):
             # A number of the user's own may be called as an axis is.
-            spool.append(Row(axis=Axis.STEP, x=x, at_ms=x, values={"loss": 1 / x, "epoch": 7, "step": 99}))
-            spool.append(Row(axis=Axis.EPOCH, x=x, at_ms=x, values={"epoch/accuracy": x / 10}))
+            writer.append(MetricRow(axis=MetricAxis.STEP, x=x, at_ms=x, values={"loss": 1 / x, "epoch": 7, "step": 99}))
+            writer.append(MetricRow(axis=MetricAxis.EPOCH, x=x, at_ms=x, values={"epoch/accuracy": x / 10}))
             expected += [{"loss": 1 / x, "epoch": 7, "step": x}, {"epoch/accuracy": x / 10, "epoch": x}]
-        spool.end(End(at_ms=9, status=Status.FINISHED))
-    assert not Deliverer(spool.queue, to.key, ours.service).run(follow=False)
+        writer.end(End(at_ms=9, status=EndStatus.FINISHED))
+    assert not Deliverer(writer.queue, to.key, ours.WandbService).run(follow=False)
     assert cloud.rows == expected[:3]
-    assert Deliverer(spool.queue, to.key, ours.service).run(follow=False)
+    assert Deliverer(writer.queue, to.key, ours.WandbService).run(follow=False)
     assert cloud.rows == expected
     assert [(asked["mode"], asked["resume"], asked["id"], asked["project"]) for asked in cloud.asked] == [
         ("online", "allow", "run0000001", "p")
     ] * 2
     assert cloud.codes == [1, 0]
     assert cloud.config == {"rate": 0.1}
-    (delivery,) = spool.queue.deliveries()
+    (delivery,) = writer.queue.deliveries()
     assert delivery.where == "https://cloud/id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,17 @@ hundred microseconds were seen for what takes ten when it is done again and agai
 BATCH = 64
 """So many rows with numbers that a device may still be computing are not left to wait for that."""
 
-Row = tuple[int, float, dict[str, Any]]
-"""The step, when it was logged, and its numbers."""
+LoggedRow = tuple[int, float, dict[str, Any]]
+"""The step, when it was logged by time.perf_counter(), and its numbers."""
 
 clock = time.perf_counter
 
 
 class Ledger:
-    def __init__(self, tell: Callable[[int, Mapping[str, float]], None]) -> None:
-        """`tell(step, metrics)`: called for each row once its numbers are known, in the order they were logged."""
+    def __init__(self, tell: Callable[[Sequence[LoggedRow]], None]) -> None:
+        """`tell(rows)`: called for rows whose numbers are known by now, in the order they were logged."""
         self._tell = tell
-        self._pending: list[Row] = []
+        self._pending: list[LoggedRow] = []
         self._due_s, self._ask_at = 0.0, BATCH
         self._keepers: dict[type, Callable[[Any], object]] = {}
         """By type: what gives the number, or what will be one. Whatever else it gives is looked at closer."""
@@ -80,7 +80,7 @@ class Ledger:
         return len(self._pending)
 
     def _settle(self, count: int) -> None:
-        pending, curves = self._pending, self._curves
+        pending, curves, settled = self._pending, self._curves, 0
         try:
             for place in range(count):
                 step, at_s, metrics = pending[place]
@@ -94,9 +94,12 @@ class Ledger:
                     curve[2].append(number)
                     if not math.isfinite(number):
                         self.not_finite.setdefault(name, step)
-                self._tell(step, metrics)
+                settled += 1
         finally:
+            rows = pending[:settled]
             del pending[:count]
+            if rows:
+                self._tell(rows)
 
     def _looked_at(self, name: str, value: Any, kept: object) -> Later | float:
         if isinstance(kept, Later):

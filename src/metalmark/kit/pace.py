@@ -1,4 +1,4 @@
-"""Pace: where a loop's time goes, a stretch of steps at a time."""
+"""LoopPace: where a loop's time goes, one stretch of steps at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from metalmark.model.watch import Stretch
 MOST = 4096
 
 
-class Pace:
-    """Each step is a stretch of its own, until there are MOST: then neighbours are joined, again and again as the run
+class LoopPace:
+    """Each step is a stretch of its own until there are MOST: then neighbours are joined, again and again as the run
     goes on. Memory stays small, and every sum stays exact."""
 
     def __init__(self) -> None:
@@ -16,8 +16,8 @@ class Pace:
         self._done: list[list[float]] = []
 
     def take(self, marks: list[float], begin: float, origin: float) -> float:
-        """Two moments a step: its batch there, its end, which is where the next one begins; the first at `begin`.
-        Empties them; the time waited."""
+        """Take two moments per step, when its batch was there and when it ended, and empty `marks`; return the time
+        waited. The first step began at `begin`, each other one where the step before ended."""
         waited_s = 0.0
         for got, end in zip(marks[::2], marks[1::2], strict=True):
             self.step(begin - origin, end - begin, got - begin)

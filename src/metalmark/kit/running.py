@@ -1,4 +1,4 @@
-"""Run: telemetry, input waiting and curves for a loop that is the user's own, with three added lines."""
+"""RunRecorder: telemetry, input waiting and curves of a loop that is the user's own, with three added lines."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from contextlib import ExitStack
 from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
 from metalmark.errors import StoreError, UsageError
 from metalmark.kit.frameworks import versions
-from metalmark.kit.ledger import Ledger
-from metalmark.kit.pace import Pace
-from metalmark.kit.sending import Sender
+from metalmark.kit.ledger import Ledger, LoggedRow
+from metalmark.kit.pace import LoopPace
+from metalmark.kit.sending import Track, Tracker, TrackerThread, split_trackers
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
+from metalmark.model.codec import encode
+from metalmark.model.plan import Scalar
 from metalmark.model.run import Software
 from metalmark.model.sweep import new_id, now_utc
-from metalmark.model.watch import Pass, Value, WatchedRun, WatchEnding
+from metalmark.model.watch import Pass, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
-from metalmark.store.place import store_path
-from metalmark.store.watched import WatchedStore
+from metalmark.store.path import store_path
+from metalmark.store.sqlite import Store
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
-from metalmark.track.base import Tracker, resolve
+
+if TYPE_CHECKING:
+    from metalmark.track.tracking import Tracking
 
 HZ = 1.0
-"""Sensors are asked in the training's own process and take their turn with it; a run of minutes needs no more."""
+"""Sensors are read in the training's own process and take their turn with it; a run of minutes needs no more."""
 GRACE_S = 2.0
 MARKS = 2 * 64
-"""Moments that are noted down before they are added up: each step only notes."""
+"""Number of moments that are noted before they are added up: a step only notes."""
 
 Item = TypeVar("Item")
 
@@ -48,20 +52,28 @@ Item = TypeVar("Item")
 def run(
     name: str,
     *,
-    track: Tracker | str | Sequence[Tracker | str] | None = None,
+    track: Track = None,
     params: Mapping[str, Any] | None = None,
     hz: float | None = HZ,
     store: str | os.PathLike[str] | None = None,
 ) -> RunRecorder:
-    """`with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
+    """Record a loop: `with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
 
-    `track`: "mlflow", "mlflow=URI", "wandb", "wandb=offline", a Tracker, or several. `params`: what to remember of the
-    settings. `hz`: how often sensors are asked; None switches them off. `store`: the file that keeps the result,
-    METALMARK_STORE or the user's data folder by default.
+    `track`: "mlflow", "mlflow=URI", "wandb", "wandb=offline", a Tracker, or several. `params`: the settings to
+    remember. `hz`: how often sensors are read per second; None switches them off. `store`: the file that keeps the
+    result, METALMARK_STORE or the user's data folder by default.
     """
-    identifier = new_id()
-    trackers = resolve(track, name, identifier)
-    return RunRecorder(name, trackers=trackers, params=dict(params or {}), hz=hz, store=store, identifier=identifier)
+    trackers, named = split_trackers(track)
+    tracking = None
+    if named:
+        from metalmark.track.destination import parse_track
+        from metalmark.track.tracking import Tracking, say_nothing
+
+        targets = parse_track(named)
+        for note in targets.notes:
+            warnings.warn(f"metalmark: {note}", stacklevel=2)
+        tracking = Tracking(targets, warn=say_nothing)  # the run warns of what went wrong itself
+    return RunRecorder(name, trackers=trackers, tracking=tracking, params=dict(params or {}), hz=hz, store=store)
 
 
 class RunRecorder:
@@ -72,42 +84,42 @@ class RunRecorder:
         name: str,
         *,
         trackers: Sequence[Tracker],
+        tracking: Tracking | None,
         params: dict[str, Any],
         hz: float | None,
         store: str | os.PathLike[str] | None,
-        identifier: str = "",
     ) -> None:
         if not name or (hz is not None and not 0 < hz <= 20):
             raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
-        self.id = identifier or new_id()
+        self.id = new_id()
         self.name = name
         self.result: WatchedRun | None = None
-        """What the run left, once its `with` block has ended."""
+        """The run, once its `with` block has ended."""
         self._params = {str(key): _plain(value) for key, value in params.items()}
-        self._trackers = trackers
+        self._trackers, self._tracking = trackers, tracking
         self._hz = hz
         self._store = store_path(os.fspath(store) if store is not None else None)
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, LoopPace] = {}
         self._passes: list[Pass] = []
         self._step = 0
-        """Batches that the first loop has been given; without a loop, how often log() counted itself."""
-        self._senders: list[Sender] = []
+        """Number of batches given to the first loop; without a loop, number of calls of log() without a step."""
+        self._threads: list[TrackerThread] = []
         self._ledger = Ledger(self._tell)
         self._sampler: Sampler | None = None
         self._around = ExitStack()
-        """What lasts as long as the run does."""
+        """Contexts that last as long as the run does."""
         self._sleepy = ""
         self._began_s = 0.0
         self._started_at = ""
 
     def watch(self, loader: Iterable[Item], loop: str = "train") -> Watching[Item]:
-        """The loader, timed: how long each step took and how much of that it waited for its batch."""
+        """Time a loader: how long each step took, and how much of that it waited for its batch."""
         if self._sampler is None:
             raise _outside("watch")
         return Watching(self, loader, loop)
 
     def log(self, step: int | None = None, **metrics: Any) -> None:
-        """Numbers or one-element arrays of any framework. `step`: the watched loop's, unless you count yourself."""
+        """Log numbers or one-element arrays of any framework. `step`: the watched loop's, unless you count yourself."""
         if self._sampler is None:
             raise _outside("log")
         if step is None:
@@ -122,7 +134,9 @@ class RunRecorder:
         if self._started_at:
             raise UsageError("This run has been used already.", hint="Make a new one with mm.run().")
         self._started_at, self._began_s = now_utc(), time.perf_counter()
-        self._senders = [Sender(tracker, self._params) for tracker in self._trackers]
+        self._threads = [TrackerThread(tracker, self._params) for tracker in self._trackers]
+        if self._tracking is not None:
+            self._tracking.begin_watch(self.id, self.name, self._started_at, self._params)
         self._sleepy = self._around.enter_context(kept_awake())
         self._sleep = SleepWatch()
         self._sampler = Sampler(default_sensors(os.getpid()) if self._hz else [], self._hz, time.monotonic())
@@ -173,9 +187,12 @@ class RunRecorder:
     def _now_s(self) -> float:
         return time.perf_counter() - self._began_s
 
-    def _tell(self, step: int, metrics: Mapping[str, float]) -> None:
-        for sender in self._senders:
-            sender.log(step, metrics)
+    def _tell(self, rows: Sequence[LoggedRow]) -> None:
+        for thread in self._threads:
+            for step, _, metrics in rows:
+                thread.log(step, metrics)
+        if self._tracking is not None:
+            self._tracking.log((step, at_s - self._began_s, metrics) for step, at_s, metrics in rows)
 
     def _read_the_rest(self) -> list[str]:
         try:
@@ -185,25 +202,27 @@ class RunRecorder:
         return []
 
     def _finish_trackers(self, result: WatchedRun) -> list[str]:
-        if not self._senders:
-            return []
-        with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
-            artifact = Path(folder, f"metalmark-run-{result.id}.json")
-            artifact.write_bytes(msgspec.json.encode(result))
-            troubles = [trouble for sender in self._senders if (trouble := sender.finish(artifact))]
+        troubles: list[str] = []
+        if self._threads:
+            with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
+                artifact = Path(folder, f"metalmark-run-{result.id}.json")
+                artifact.write_bytes(encode(result))
+                troubles = [trouble for thread in self._threads if (trouble := thread.finish(artifact))]
+        if self._tracking is not None:
+            troubles += self._tracking.end_watch(result)
         for trouble in troubles:
             warnings.warn(f"metalmark: {trouble}", stacklevel=3)
         return troubles
 
     def _keep(self, result: WatchedRun) -> None:
-        """A store that fails must not take the user's finished training with it."""
+        """Store the run. A store that fails must not take the user's finished training with it."""
         try:
-            with WatchedStore(self._store) as store:
-                store.add_watched(result)
+            with Store(self._store) as store:
+                store.add(result)
         except StoreError as error:
             path = Path(tempfile.gettempdir(), f"metalmark-unsaved-{result.id}.json")
             try:
-                path.write_bytes(msgspec.json.encode(result))
+                path.write_bytes(encode(result))
                 kept = f"The run is in {path}."
             except OSError:
                 kept = "The run could not be kept; it is in run.result."
@@ -211,7 +230,7 @@ class RunRecorder:
 
 
 class Watching(Generic[Item]):
-    """A loader that is timed from outside; as long as the loader is, for progress bars."""
+    """A loader that is timed from outside. It has the loader's length, for progress bars."""
 
     def __init__(self, run: RunRecorder, loader: Iterable[Item], loop: str) -> None:
         self._run, self._loader, self._loop = run, loader, loop
@@ -221,7 +240,7 @@ class Watching(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         run, clock = self._run, time.perf_counter
-        pace = run._paces.setdefault(self._loop, Pace())
+        pace = run._paces.setdefault(self._loop, LoopPace())
         leads = self._loop == next(iter(run._paces))  # log() counts by the first loop there was
         steps, first_wait_s, waited_s = 0, 0.0, 0.0
         marks: list[float] = []
@@ -282,8 +301,8 @@ def _outside(call: str) -> UsageError:
     return UsageError(f"{call}() outside of the run.", hint="Call it inside `with mm.run(...) as run:`.")
 
 
-def _plain(value: Any) -> Value:
-    """As it can be stored and read again; what is neither text nor a finite number is told in words."""
+def _plain(value: Any) -> Scalar:
+    """Return a value that can be stored and read again; what is neither text nor a finite number becomes text."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):

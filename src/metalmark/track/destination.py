@@ -1,41 +1,48 @@
-"""Destination: which tracker, and where. Words of the command line are parsed here, once."""
+"""Destination: which tracker, where it is, and what it may be told.
+
+The text after --track is parsed here, once. Passwords, keys and tokens are kept out of the queue and off the screen.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import netrc
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from metalmark.errors import NotInstalledError, UsageError
-from metalmark.runner.local import expanded
+from metalmark.runner.values import expanded
 from metalmark.scrub import printable
-from metalmark.store.place import store_path
-from metalmark.track.secret import redact, without_user
+from metalmark.store.path import store_path
 
-WORDS = ("mlflow", "wandb")
+TRACKERS = ("mlflow", "wandb")
 PROJECT = "metalmark"
 SERVERS = {"http", "https"}
 DATABASES = {"sqlite", "postgresql", "mysql", "mssql"}
 MODES = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled"}
 DEFAULT_HOST = "https://api.wandb.ai"
+SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", "DATABRICKS_TOKEN")
+LONGEST_NAME = 200
+_USER = re.compile(r"(?<=://)[^/@\s'\"]+@")
+_UNFIT = re.compile(r"[^\w.\- :/]", re.ASCII)
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """As it lies in the queue: nothing secret is in it."""
+    """One tracker and where it keeps runs, as the queue stores it: nothing in it is secret."""
 
     tracker: str
     place: str
-    """MLflow: the tracking URI without user and password. W&B: online or offline."""
+    """For MLflow the tracking URI without user and password; for W&B "online" or "offline"."""
     project: str = PROJECT
-    """MLflow calls it experiment."""
+    """MLflow calls it the experiment."""
     entity: str = ""
-    """W&B's; of MLflow, the experiment's number where that was given."""
+    """W&B's entity; for MLflow the experiment's id, where that was given."""
     folder: str = ""
     """Where W&B writes its files."""
 
@@ -48,57 +55,91 @@ class Destination(Struct, frozen=True, kw_only=True):
         return f"{self.tracker} ({self.place})"
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """What `--track` asked for."""
+class TrackTargets(Struct, frozen=True, kw_only=True):
+    """What the text after --track asks for."""
 
     destinations: tuple[Destination, ...] = ()
     notes: tuple[str, ...] = ()
     uri: str = ""
-    """As it was given, with its password: handed to the sending process by its environment, and kept nowhere."""
+    """MLflow's URI as given, with its password: the sending process gets it by its environment, and no file has it."""
 
 
-NOTHING = Wish()
-
-
-def parse(text: str, environment: Mapping[str, str] | None = None) -> Wish:
-    """`mlflow`, `mlflow=URI`, `wandb`, `wandb=online|offline|disabled`, or several by commas."""
+def parse_track(text: str, environment: Mapping[str, str] | None = None) -> TrackTargets:
+    """Parse `mlflow`, `mlflow=URI`, `wandb`, `wandb=online|offline|disabled`, or several separated by commas."""
     variables = os.environ if environment is None else environment
-    found: list[Destination] = []
+    destinations: list[Destination] = []
     notes: list[str] = []
     given_uri = ""
     for piece in (piece.strip() for piece in text.split(",")):
-        word, sign, place = piece.partition("=")
-        if word not in WORDS or (sign and not place):
+        tracker, sign, place = piece.partition("=")
+        if tracker not in TRACKERS or (sign and not place):
             raise UsageError(
                 f"There is no tracker {printable(redact(piece))!r}.",
                 hint="Write mlflow, mlflow=URI, wandb, wandb=offline, or several: --track mlflow,wandb",
             )
-        if find_spec(word) is None:
+        if find_spec(tracker) is None:
             raise NotInstalledError(
-                f"Tracking with {word} needs the package {word}, which this Python does not have.",
-                hint=f"pip install 'metalmark[{word}]'",
+                f"Tracking with {tracker} needs the package {tracker}, which this Python does not have.",
+                hint=f"pip install 'metalmark[{tracker}]'",
             )
-        if word == "mlflow":
+        if tracker == "mlflow":
             uri = place or variables.get("MLFLOW_TRACKING_URI", "") or default_uri()
             destination = _mlflow(uri, variables)
             if destination.place != uri:
                 given_uri = uri
-            found.append(destination)
+            destinations.append(destination)
         else:
-            mode, note = _mode(place, variables)
+            mode, note = _wandb_mode(place, variables)
             notes += [note] if note else []
             if mode != "disabled":
-                found.append(_wandb(mode, variables))
-    return Wish(destinations=tuple(dict.fromkeys(found)), notes=tuple(notes), uri=given_uri)
+                destinations.append(_wandb(mode, variables))
+    return TrackTargets(destinations=tuple(dict.fromkeys(destinations)), notes=tuple(notes), uri=given_uri)
 
 
 def default_uri() -> str:
     return f"sqlite:///{store_path().parent.resolve() / 'mlflow.sqlite3'}"
 
 
+def full_uri(place: str) -> str:
+    """Return MLFLOW_TRACKING_URI, with its password, where it means that place; else the place itself."""
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return given if given and without_user(given).rstrip("/") == place.rstrip("/") else place
+
+
 def database_file(uri: str) -> Path | None:
-    """The file of a SQLite URI."""
+    """Return the file of a SQLite URI."""
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def without_user(uri: str) -> str:
+    """Cut off `user:password@`, and what follows a question mark, since tokens are passed there."""
+    scheme, netloc, path, _, _ = urlsplit(uri)
+    return urlunsplit((scheme, netloc.rpartition("@")[2], path, "", "")) if netloc else uri.partition("?")[0]
+
+
+def redact(text: str) -> str:
+    """Remove the secrets that a library may have repeated in its message."""
+    for name in SECRET_VARIABLES:
+        secret = os.environ.get(name, "")
+        if len(secret) >= 4:
+            text = text.replace(secret, "***")
+    return _USER.sub("", text)
+
+
+def fit_name(name: str) -> str:
+    """Return a name that every tracker accepts; where letters had to go, part of a digest keeps two names apart."""
+    parts = [part for part in _UNFIT.sub("_", name).split("/") if part.strip(". ")]
+    fitting = "/".join(parts).strip(" /") or "unnamed"
+    if fitting[0] == "_":  # W&B keeps those for itself
+        fitting = f"x{fitting}"
+    if fitting == name and len(name) <= LONGEST_NAME:
+        return name
+    return f"{fitting[: LONGEST_NAME - 7]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:6]}"
+
+
+def fit_text(text: str, longest: int) -> str:
+    plain = printable(text).encode(errors="replace").decode()
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 
 def _mlflow(uri: str, variables: Mapping[str, str]) -> Destination:
@@ -108,7 +149,7 @@ def _mlflow(uri: str, variables: Mapping[str, str]) -> Destination:
     except ValueError:
         scheme, host = "", None
     shown = printable(without_user(uri) if scheme else redact(uri))
-    hint = "For example http://127.0.0.1:5000 or sqlite:////home/me/mlflow.db; without one, a file of Metalmark's."
+    hint = "For example http://127.0.0.1:5000 or sqlite:////home/me/mlflow.db. Without a URI, Metalmark keeps a file."
     if scheme == "file" or (not scheme and (uri.startswith((".", "/", "~")))):
         raise UsageError(
             f"MLflow no longer keeps runs in a plain folder ({shown}).",
@@ -116,10 +157,10 @@ def _mlflow(uri: str, variables: Mapping[str, str]) -> Destination:
         )
     if scheme in SERVERS and not host:
         raise UsageError(f"{shown!r} names no server.", hint=hint)
-    if scheme == "sqlite" and (database_file(uri) is None or not database_file(uri) or uri == "sqlite:///"):
+    if scheme == "sqlite" and (database_file(uri) is None or uri == "sqlite:///"):
         raise UsageError(f"{shown!r} names no file.", hint=hint)
     if scheme not in SERVERS | DATABASES | {"databricks"} and uri != "databricks":
-        raise UsageError(f"{shown!r} is no place that MLflow can keep runs in.", hint=hint)
+        raise UsageError(f"MLflow cannot keep runs in {shown!r}.", hint=hint)
     return Destination(
         tracker="mlflow",
         place=without_user(uri).rstrip("/") if scheme in SERVERS else without_user(uri),
@@ -128,16 +169,16 @@ def _mlflow(uri: str, variables: Mapping[str, str]) -> Destination:
     )
 
 
-def _mode(given: str, variables: Mapping[str, str]) -> tuple[str, str]:
-    """Online only where it can be: W&B would ask for a key in a process that nobody looks at."""
-    word = given or variables.get("WANDB_MODE", "")
-    if word and word not in MODES:
-        source = f"--track wandb={word}" if given else f"WANDB_MODE={word}"
-        raise UsageError(f"{printable(source)} is no mode of W&B.", hint="There are: online, offline, disabled.")
-    mode = MODES.get(word, "")
+def _wandb_mode(given: str, variables: Mapping[str, str]) -> tuple[str, str]:
+    """Return the mode and a note. Online only with a key: W&B would ask for one in a process that nobody looks at."""
+    asked = given or variables.get("WANDB_MODE", "")
+    if asked and asked not in MODES:
+        source = f"--track wandb={asked}" if given else f"WANDB_MODE={asked}"
+        raise UsageError(f"{printable(source)} is not a mode of W&B.", hint="There are: online, offline, disabled.")
+    mode = MODES.get(asked, "")
     if mode in ("offline", "disabled"):
         return mode, ""
-    if has_key(variables):
+    if _has_key(variables):
         return "online", ""
     if mode == "online":
         raise UsageError(
@@ -147,7 +188,7 @@ def _mode(given: str, variables: Mapping[str, str]) -> tuple[str, str]:
     return "offline", "wandb: no API key was found, so this run is kept offline."
 
 
-def has_key(variables: Mapping[str, str]) -> bool:
+def _has_key(variables: Mapping[str, str]) -> bool:
     if variables.get("WANDB_API_KEY") or variables.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(variables.get("WANDB_BASE_URL") or DEFAULT_HOST).netloc

@@ -1,4 +1,4 @@
-"""MLflow: a run by MlflowClient, in a local SQLite file or on any tracking server."""
+"""MlflowService: a run at MLflow, in a local SQLite file or on any tracking server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from metalmark.track.courier import full_uri
-from metalmark.track.destination import Destination, database_file
-from metalmark.track.event import Axis, Begin, End, Known, Model, Row, Status, Value
-from metalmark.track.service import Service, fit_name, fit_text
+from metalmark.track.destination import Destination, database_file, fit_name, fit_text, full_uri
+from metalmark.track.queue import AttachedModel, Begin, End, EndStatus, Known, MetricAxis, MetricRow
 
 ID = "metalmark.id"
 EPOCH = "metalmark.epoch"
 MODEL = "best"
 METRICS_AT_ONCE, PARAMS_AT_ONCE = 1000, 100
 LONGEST_PARAM, LONGEST_TAG, LONGEST_NAME = 6000, 5000, 250
-STATUS = {Status.FINISHED: "FINISHED", Status.FAILED: "FAILED", Status.KILLED: "KILLED"}
+STATUS = {EndStatus.FINISHED: "FINISHED", EndStatus.FAILED: "FAILED", EndStatus.KILLED: "KILLED"}
 OLD_SERVER = {"ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED", "FEATURE_DISABLED"}
 
 
@@ -38,7 +36,7 @@ class MlflowService:
         self._run = ""
         self._experiment = ""
         self._held: dict[str, set[int]] = {}
-        """Metric → the steps of it that were there when this try began."""
+        """Metric → the steps that MLflow had of it when this try began."""
         self._params: dict[str, str] = {}
 
     def begin(self, begin: Begin) -> str:
@@ -56,24 +54,24 @@ class MlflowService:
             for name in run.data.metrics:
                 self._held[name] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, name)}
         self._run, self._params = run.info.run_id, dict(run.data.params)
-        group = {"metalmark.model.sweep": begin.group} if begin.group else {}
+        group = {"metalmark.sweep": begin.group} if begin.group else {}
         self.known(Known(params=begin.params, tags={**begin.tags, **group}))
         return self._where()
 
     def known(self, known: Known) -> None:
-        """MLflow lets no param change; what differs in a resumed run becomes a tag."""
-        params = {fit_name(name): _text(value, LONGEST_PARAM) for name, value in known.params.items()}
+        """Log params and tags. MLflow lets no param change, so what differs in a resumed run becomes a tag."""
+        params = {fit_name(name): fit_text(str(value), LONGEST_PARAM) for name, value in known.params.items()}
         new = {name: value for name, value in params.items() if name not in self._params}
         changed = {f"now.{name}": value for name, value in params.items() if self._params.get(name, value) != value}
         self._params |= new
-        tags = {fit_name(name): _text(value, LONGEST_TAG) for name, value in {**known.tags, **changed}.items()}
-        params_of = [Param(name, value) for name, value in new.items()]
-        tags_of = [RunTag(name, value) for name, value in tags.items()]
-        for start in range(0, max(len(params_of), len(tags_of)), PARAMS_AT_ONCE):
+        tags = {fit_name(name): fit_text(value, LONGEST_TAG) for name, value in {**known.tags, **changed}.items()}
+        new_params = [Param(name, value) for name, value in new.items()]
+        new_tags = [RunTag(name, value) for name, value in tags.items()]
+        for start in range(0, max(len(new_params), len(new_tags)), PARAMS_AT_ONCE):
             some = slice(start, start + PARAMS_AT_ONCE)
-            self._client.log_batch(self._run, params=params_of[some], tags=tags_of[some])
+            self._client.log_batch(self._run, params=new_params[some], tags=new_tags[some])
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[MetricRow]) -> None:
         metrics = list(chain.from_iterable(self._metrics(row) for row in rows))
         for start in range(0, len(metrics), METRICS_AT_ONCE):
             self._client.log_batch(self._run, metrics=metrics[start : start + METRICS_AT_ONCE])
@@ -81,7 +79,7 @@ class MlflowService:
     def file(self, path: Path) -> None:
         self._client.log_artifact(self._run, str(path))
 
-    def model(self, path: Path, model: Model) -> None:
+    def model(self, path: Path, model: AttachedModel) -> None:
         with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
             local = save_model(path, model, Path(folder))
             try:
@@ -97,9 +95,9 @@ class MlflowService:
 
     def close(self) -> None: ...
 
-    def _metrics(self, row: Row) -> Iterator[Metric]:
+    def _metrics(self, row: MetricRow) -> Iterator[Metric]:
         # Steps are whole numbers there, so seconds are counted in thousandths.
-        step = round(row.x * 1000) if row.axis is Axis.SECONDS else int(row.x)
+        step = round(row.x * 1000) if row.axis is MetricAxis.SECONDS else int(row.x)
         for name, value in row.values.items():
             key = fit_name(name)
             if step not in self._held.get(key, ()):
@@ -126,7 +124,7 @@ class MlflowService:
         return found[0] if found else None
 
     def _artifacts(self) -> str | None:
-        """Of a database file, beside it: MLflow's own choice is wherever the process happens to run."""
+        """Return a folder beside a database file: MLflow's own choice is wherever the process happens to run."""
         file = database_file(self._to.place)
         return None if file is None else (file.resolve().parent / "mlflow-artifacts").as_uri()
 
@@ -137,7 +135,7 @@ class MlflowService:
         link = f"{place}/#/experiments/{self._experiment}/runs/{self._run}" if place.startswith("http") else ""
         return link or f"run {self._run} in {place}"
 
-    def _log_model(self, local: Path, model: Model) -> None:
+    def _log_model(self, local: Path, model: AttachedModel) -> None:
         epoch = str(model.epoch)
         outputs = self._client.get_run(self._run).outputs
         for output in outputs.model_outputs if outputs is not None else ():
@@ -154,8 +152,8 @@ class MlflowService:
             self._client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
 
 
-def save_model(checkpoint: Path, model: Model, folder: Path) -> Path:
-    """An MLflow model around the checkpoint: what loads it is `metalmark.track.model`, so nothing is pickled."""
+def save_model(checkpoint: Path, model: AttachedModel, folder: Path) -> Path:
+    """Save an MLflow model around the checkpoint. `metalmark.track.model` loads it, so nothing is pickled."""
     import mlflow.pyfunc
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
@@ -182,16 +180,8 @@ def save_model(checkpoint: Path, model: Model, folder: Path) -> Path:
         input_example=example,
         # What a loader may be given: where a workload of the user's own is.
         model_config={"source": ""},
-        # Named, since MLflow would find them out by loading the model, and the framework with it.
+        # Named, since MLflow would find them by loading the model, and the framework with it.
         pip_requirements=[f"metalmark[{model.plan.framework},mlflow]"],
         metadata={"metalmark.note": description.note} if description.note else None,
     )
     return local
-
-
-def _text(value: Value, longest: int) -> str:
-    return fit_text(str(value), longest)
-
-
-def service(destination: Destination) -> Service:
-    return MlflowService(destination)

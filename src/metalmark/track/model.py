@@ -8,8 +8,6 @@ pickled: the folder holds best.safetensors and model.json.
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
@@ -26,16 +24,16 @@ from metalmark.errors import FormatError, UsageError
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
 from metalmark.model.workload import Batch, Workload
 from metalmark.scrub import scrub
-from metalmark.track.event import Model
-from metalmark.training import checkpoint
+from metalmark.track.queue import AttachedModel
+from metalmark.training.folder import BEST, load_checkpoint, share_file
 from metalmark.workloads.catalog import is_file, load
 
 SCHEMA = 1
-DESCRIPTION, WEIGHTS = "model.json", "best.safetensors"
+DESCRIPTION = "model.json"
 
 
 class Tensor(Struct, frozen=True, kw_only=True):
-    """Of one sample; the first dimension of a batch is left out."""
+    """One sample's array; the first dimension, the batch, is left out."""
 
     name: str
     dtype: str
@@ -51,14 +49,14 @@ class Description(Struct, frozen=True, kw_only=True):
     plan: Plan
     epoch: int
     inputs: tuple[Tensor, ...] = ()
-    """As the workload makes them: images as NHWC, scaled; each framework's own layout is the loader's business."""
+    """As the workload makes them: images as NHWC, scaled. The loader turns them into each framework's own layout."""
     output: Tensor
     note: str = ""
     """Why there are no inputs."""
 
 
-def describe(model: Model) -> tuple[Description, list[np.ndarray]]:
-    """Its inputs, and one sample of them: made up, so that no framework is needed and nobody's data is shown."""
+def describe(model: AttachedModel) -> tuple[Description, list[np.ndarray]]:
+    """Return the inputs and one sample of them, made up: no framework is needed, and nobody's data is shown."""
     plan = model.plan
     output = Tensor(name="outputs", dtype="float32", shape=(model.classes,))
     try:
@@ -74,7 +72,7 @@ def describe(model: Model) -> tuple[Description, list[np.ndarray]]:
 
 
 def _sample(workload: Workload, plan: Plan) -> Batch:
-    """Noise in the shape of the data set's images, made ready as the training did."""
+    """Return noise in the shape of the data set's images, prepared as in the training."""
     params, rng = {**plan.params, "batch_size": 1}, np.random.default_rng(0)
     if workload.sample is None or not workload.datasets:
         return workload.batch(params, rng)
@@ -84,10 +82,7 @@ def _sample(workload: Workload, plan: Plan) -> Batch:
 
 def lay_out(folder: Path, weights: Path, description: Description) -> None:
     folder.mkdir(parents=True)
-    try:
-        os.link(weights, folder / WEIGHTS)
-    except OSError:
-        shutil.copyfile(weights, folder / WEIGHTS)
+    share_file(weights, folder / BEST)
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2))
 
 
@@ -113,7 +108,7 @@ class Loaded:
         self._trainer = self._stack.enter_context(
             training.open(self._plan, self._small(load(plan.workload, source=source)))
         )
-        self._trainer.load_state(checkpoint.load(folder / WEIGHTS)[1])
+        self._trainer.load_state(load_checkpoint(folder / BEST)[1])
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:  # noqa: ARG002  MLflow passes it
         arrays = [np.asarray(value) for value in data.values()] if isinstance(data, dict) else [np.asarray(data)]
@@ -123,7 +118,7 @@ class Loaded:
         return outputs
 
     def _small(self, workload: Workload) -> Workload:
-        """A session keeps batches on the device for `bench`; here one sample will do."""
+        """Shrink its batches: a session keeps some on the device for `bench`, and here one sample will do."""
         batch = workload.batch
         lighter = replace(workload, batch=lambda params, rng: batch({**params, "batch_size": 1}, rng))
         object.__setattr__(lighter, "origin", workload.origin)
@@ -141,5 +136,5 @@ def _read(path: Path) -> Description:
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Loaded:
-    """What MLflow calls, by this name."""
+    """Called by MLflow, which looks for this name."""
     return Loaded(Path(path), source=str((model_config or {}).get("source", "")))

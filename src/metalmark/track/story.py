@@ -1,25 +1,292 @@
-"""What records say, in a tracker's words: params of a plan, tags of a machine, rows of telemetry."""
+"""Runs of every kind as the events of a queue: how one begins, what it measured, what it came to, how it ended."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 
 from metalmark.errors import MetalmarkError
-from metalmark.model.plan import Plan
+from metalmark.model.codec import AnyRun, encode, encode_export
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.plan import Plan, Scalar
 from metalmark.model.plan import word as in_words
 from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
-from metalmark.track.event import Axis, Row, Value
+from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
+from metalmark.model.watch import WatchedRun
+from metalmark.results.derived import derive, joules_of_epochs, target_reached
+from metalmark.stats.summary import median, samples_per_second, step_interval
+from metalmark.track.queue import (
+    AttachedFile,
+    AttachedModel,
+    Begin,
+    End,
+    EndStatus,
+    Known,
+    MetricAxis,
+    MetricRow,
+    QueueEvent,
+    QueueWriter,
+)
+from metalmark.training.derived import best, elapsed_s, samples_s
+from metalmark.training.folder import BEST, RECORD, read_request
 
 MOST_ROWS = 500
-"""Of telemetry, a session: a tracker draws no more, and the record has every reading."""
+"""Rows of telemetry per session: a tracker draws no more, and the run's own file has every reading."""
 UNITS = {"%": "percent", "W": "watts", "J": "joules", "°C": "celsius", "MHz": "mhz", "of 1": "share"}
+WATCHED = "run.json"
+FINISHED = {"completed", Ending.EPOCHS, Ending.TARGET, Ending.PATIENCE}
+KILLED = {"interrupted", Ending.RUNNING, "not begun"}
 
 
-def plan_params(plan: Plan) -> dict[str, Value]:
+def write_run(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> None:
+    """Write a run that is over. `folder`: where its training lies, if that is on this machine."""
+    writer.append(begin_of(run), *history(run))
+    conclude(writer, run, folder)
+
+
+def begin_of(run: AnyRun) -> Begin:
+    if isinstance(run, WatchedRun):
+        return watch_begin(run.id, run.name, run.started_at, run.params)
+    plan, params = run.plan, plan_params(run.plan)
+    if isinstance(run, BenchRun):
+        kind, tags = "bench", machine_tags(run.machine, run.software)
+        if run.flags:
+            tags["flags"] = ", ".join(flag.name for flag in run.flags)
+    else:
+        first = run.sessions[0] if run.sessions else None
+        kind, tags = "training", machine_tags(first.machine, first.software) if first is not None else {}
+        goal = {name: getattr(run.goal, name) for name in ("epochs", "target_accuracy", "patience")}
+        params |= {name: value for name, value in goal.items() if value is not None}
+    if run.sweep:
+        params["repeat"] = run.repeat
+    return Begin(
+        id=run.id,
+        name=f"{plan.workload} {plan.framework} {plan.device} {run.id}",
+        kind=kind,
+        at_ms=milliseconds(run.started_at),
+        group=run.sweep,
+        params=params,
+        tags=tags,
+    )
+
+
+def watch_begin(run_id: str, name: str, started_at: str, params: Mapping[str, Scalar]) -> Begin:
+    return Begin(id=run_id, name=f"{name} {run_id}", kind="run", at_ms=milliseconds(started_at), params=dict(params))
+
+
+def history(run: AnyRun) -> Iterator[QueueEvent]:
+    """Yield what the run measured, in the order in which it is told while a run is alive."""
+    if isinstance(run, TrainingRun):
+        yield from _epochs(run)
+    elif isinstance(run, WatchedRun):
+        began_ms = milliseconds(run.started_at)
+        for curve in run.curves:
+            for step, at_s, value in zip(curve.steps, curve.at_s, curve.values, strict=True):
+                yield step_row(step, {curve.name: value}, began_ms + round(at_s * 1000))
+    elif isinstance(run.outcome, Completed):
+        yield from _blocks(run, run.outcome)
+    else:
+        yield Known(tags={"failure": run.outcome.message, "failure.kind": run.outcome.kind.value})
+
+
+def conclude(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> None:
+    """Write what the run came to, the run itself as a file, a training's best model, and the end."""
+    if isinstance(run, TrainingRun):
+        end_ms = _training_end_ms(run)
+        writer.append(*_training_totals(run, end_ms))
+        writer.attach(AttachedFile(name=RECORD), msgspec.json.format(encode(run), indent=1))
+        top = best(run.epochs)
+        if folder is not None and (folder / BEST).exists() and top is not None and run.setting is not None:
+            classes, source = run.setting.classes, _workload_source(folder)
+            model = AttachedModel(name=BEST, plan=run.plan, epoch=top.number, classes=classes, source=source)
+            writer.attach(model, folder / BEST)
+    elif isinstance(run, WatchedRun):
+        end_ms = milliseconds(run.started_at) + round(run.elapsed_s * 1000)
+        writer.append(*_watch_totals(run, end_ms))
+        writer.attach(AttachedFile(name=WATCHED), encode(run))
+    else:
+        end_s = run.outcome.phases.end_s if isinstance(run.outcome, Completed) else 0.0
+        end_ms = milliseconds(run.started_at) + round(end_s * 1000)
+        writer.append(*telemetry_rows(run.telemetry, began_ms=milliseconds(run.started_at)))
+        writer.attach(AttachedFile(name=RECORD), encode_export([run]))
+    ending = run.header.ending
+    status = EndStatus.KILLED if ending in KILLED else EndStatus.FAILED
+    writer.end(End(at_ms=end_ms, status=EndStatus.FINISHED if ending in FINISHED else status))
+
+
+# Bench
+
+
+def _blocks(run: BenchRun, outcome: Completed) -> Iterator[QueueEvent]:
+    """Yield one row per block, on the axis of its steps; then what they come to."""
+    began_ms, steps = milliseconds(run.started_at), 0
+    blocks = outcome.measurement.blocks
+    for block in blocks:
+        steps += block.steps
+        values: dict[str, float | None] = {"bench/step_s": block.elapsed_s / block.steps}
+        if block.proof is not None:
+            values["bench/proof"] = finite(block.proof)
+        yield step_row(steps, values, began_ms + round((block.at_s + block.elapsed_s) * 1000))
+    times = [block.elapsed_s / block.steps for block in blocks]
+    step_s = median(times)
+    interval = step_interval([times])
+    derived = derive(run)
+    assert derived is not None
+    totals: dict[str, float | int | Absent | None] = {
+        "bench/median_step_s": step_s,
+        "bench/samples_s": samples_per_second(outcome.samples_per_step, step_s),
+        "bench/step_s_low": interval.low if interval else None,
+        "bench/step_s_high": interval.high if interval else None,
+        "bench/first_step_s": outcome.measurement.first_step_s,
+        "bench/flops_per_s": derived.flops_per_s,
+        "memory/live_bytes": outcome.memory.live_bytes,
+        "memory/peak_bytes": outcome.memory.peak_bytes,
+    }
+    if not isinstance(derived.utilisation, Absent):
+        totals["bench/utilisation_percent"] = derived.utilisation.percent
+    for cost in (derived.energy, *derived.others):
+        if not isinstance(cost, Absent):
+            totals[f"energy/{cost.part}_joules"] = cost.joules
+            totals[f"energy/{cost.part}_watts"] = cost.average_w
+            totals[f"energy/{cost.part}_joules_per_sample"] = cost.joules_per_sample
+    yield step_row(steps, known_numbers(totals), began_ms + round(outcome.phases.end_s * 1000))
+    yield Known(
+        params={"parameters": outcome.parameters, "trainable_parameters": outcome.trainable_parameters},
+        tags={
+            "placed_on": outcome.placed_on,
+            "device_name": outcome.device_name,
+            "data_source": outcome.data,
+            "proof": outcome.proof.statement,
+        },
+    )
+
+
+# Training
+
+
+def _epochs(run: TrainingRun) -> Iterator[QueueEvent]:
+    if run.setting is not None:
+        yield setup_event(run.setting)
+    step = 0
+    for number, session in enumerate(run.sessions):
+        began_ms = milliseconds(session.started_at)
+        for epoch in (epoch for epoch in run.epochs if epoch.session == number):
+            for count, loss in enumerate(epoch.losses, start=1):
+                at_s = epoch.begin_s + (epoch.end_s - epoch.begin_s) * count / len(epoch.losses)
+                yield loss_row(step + count, loss, began_ms + round(at_s * 1000))
+            step += epoch.steps
+            yield epoch_row(epoch, began_ms + round(epoch.end_s * 1000))
+        yield from session_rows(run, number)
+
+
+def setup_event(setup: TrainingSetup) -> Known:
+    counts = ("train_samples", "validation_samples", "parameters", "trainable_parameters", "workers")
+    return Known(
+        params={
+            "data_source": setup.data,
+            "data_digest": setup.data_digest,
+            **{name: getattr(setup, name) for name in counts},
+        },
+        tags={
+            "placed_on": setup.placed_on,
+            "device_name": setup.device_name,
+            **{f"version.{name}": version for name, version in setup.versions.items()},
+            **({"notes": "; ".join(setup.notes)} if setup.notes else {}),
+        },
+    )
+
+
+def loss_row(step: int, loss: float, at_ms: int) -> MetricRow:
+    return step_row(step, {"train/loss": finite(loss)}, at_ms)
+
+
+def epoch_row(epoch: Epoch, at_ms: int) -> MetricRow:
+    fields = ("train_loss", "validation_loss", "accuracy", "top5", "learning_rate", "input_s", "compute_s",
+              "validation_s", "checkpoint_s")  # fmt: skip
+    values = {name: getattr(epoch, name) for name in fields}
+    numbers = known_numbers({**values, "samples_s": samples_s(epoch), "elapsed_s": elapsed_s(epoch)})
+    named = {f"epoch/{name}": value for name, value in numbers.items()}
+    return MetricRow(axis=MetricAxis.EPOCH, x=epoch.number, at_ms=at_ms, values=named)
+
+
+def session_rows(run: TrainingRun, number: int) -> Iterator[MetricRow]:
+    """Yield the telemetry of one session."""
+    session = run.sessions[number]
+    began_ms = milliseconds(session.started_at)
+    after_s = (began_ms - milliseconds(run.started_at)) / 1000
+    yield from telemetry_rows(session.telemetry, began_ms=began_ms, after_s=after_s)
+
+
+def _training_totals(run: TrainingRun, end_ms: int) -> Iterator[QueueEvent]:
+    top = best(run.epochs)
+    if top is not None:
+        total_s = sum(elapsed_s(epoch) for epoch in run.epochs)
+        values: dict[str, float | int | Absent | None] = {
+            "best/accuracy": top.accuracy,
+            "best/validation_loss": top.validation_loss,
+            "best/epoch": top.number,
+            "total/training_s": total_s,
+        }
+        if run.memory is not None:
+            values |= {"memory/live_bytes": run.memory.live_bytes, "memory/peak_bytes": run.memory.peak_bytes}
+        for part, used in joules_of_epochs(run, run.epochs).items():
+            if isinstance(used, float):
+                values |= {f"total/{part}_joules": used, f"total/{part}_watts": used / total_s if total_s else None}
+        wanted = run.goal.target_accuracy
+        target = target_reached(run, wanted) if wanted is not None else None
+        if target is not None:
+            values["target/seconds"] = target.seconds
+            values |= {f"target/{part}_joules": used for part, used in target.joules.items()}
+        last = run.epochs[-1].number
+        yield MetricRow(axis=MetricAxis.EPOCH, x=last, at_ms=end_ms, values=known_numbers(values))
+    failure = {"failure": run.failure.message} if run.failure is not None else {}
+    yield Known(tags={"ending": run.ending.value, **failure})
+
+
+def _training_end_ms(run: TrainingRun) -> int:
+    if not run.sessions:
+        return milliseconds(run.started_at)
+    session = run.sessions[-1]
+    ends = [epoch.end_s for epoch in run.epochs if epoch.session == len(run.sessions) - 1]
+    ends += [series.at_s[-1] for series in session.telemetry.series if series.at_s]
+    return milliseconds(session.started_at) + round(max(ends, default=0.0) * 1000)
+
+
+def _workload_source(folder: Path) -> str:
+    """Return the file of the user's own workload, if it is one and its training still says where that was."""
+    try:
+        request = read_request(folder)
+    except MetalmarkError:
+        return ""
+    return request.paths.get(request.plan.workload, "")
+
+
+# Watched loops
+
+
+def _watch_totals(run: WatchedRun, end_ms: int) -> Iterator[QueueEvent]:
+    yield Known(
+        tags={
+            **machine_tags(run.machine, run.software),
+            "ending": run.ended.value,
+            **({"failure": run.error} if run.error else {}),
+            **({"notes": "; ".join(run.notes)} if run.notes else {}),
+        }
+    )
+    yield from telemetry_rows(run.telemetry, began_ms=milliseconds(run.started_at))
+    last = max((step for curve in run.curves for step in curve.steps[-1:]), default=0)
+    shares = {f"input_wait/{loop}_share": run.input_wait_share(loop) for loop in run.stretches}
+    yield step_row(last, known_numbers({**shares, "total/elapsed_s": run.elapsed_s}), end_ms)
+
+
+# Every kind
+
+
+def plan_params(plan: Plan) -> dict[str, Scalar]:
     settings = msgspec.structs.asdict(plan.settings)
     loader = msgspec.structs.asdict(plan.loader) if plan.loader is not None else {}
     return {
@@ -50,50 +317,29 @@ def machine_tags(machine: Machine, software: Software) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def telemetry_rows(telemetry: Telemetry, *, began_ms: int, after_s: float = 0.0) -> Iterator[Row]:
-    """Each series as `system/NAME_UNIT`, thinned by means over equal spans. `after_s`: of the run, when this session
-    began."""
-    series = [one for one in telemetry.series if one.at_s]
+def telemetry_rows(telemetry: Telemetry, *, began_ms: int, after_s: float = 0.0) -> Iterator[MetricRow]:
+    """Yield each series as `system/NAME_UNIT`, thinned to means over equal spans.
+
+    `after_s`: when this session began, in seconds after the run did.
+    """
+    series = [each for each in telemetry.series if each.at_s]
     if not series:
         return
-    end_s = max(one.at_s[-1] for one in series)
-    count = min(MOST_ROWS, max(len(one.at_s) for one in series))
+    end_s = max(each.at_s[-1] for each in series)
+    count = min(MOST_ROWS, max(len(each.at_s) for each in series))
     span_s = end_s / count if end_s > 0 else 1.0
-    means = {system_name(one): _means(one, span_s, count) for one in series}
+    means = {system_name(each): _means(each, span_s, count) for each in series}
     for number in range(count):
-        values = {name: found[number] for name, found in means.items() if number in found}
+        values: dict[str, float | None] = {name: of[number] for name, of in means.items() if number in of}
         if values:
             at_s = (number + 0.5) * span_s
-            yield Row(
-                axis=Axis.SECONDS,
-                x=round(after_s + at_s, 3),
-                at_ms=began_ms + round(at_s * 1000),
-                values=dict(values),
-            )
+            at_ms = began_ms + round(at_s * 1000)
+            yield MetricRow(axis=MetricAxis.SECONDS, x=round(after_s + at_s, 3), at_ms=at_ms, values=values)
 
 
 def system_name(series: Series) -> str:
     unit = UNITS.get(series.unit, series.unit)
     return f"system/{series.name}_{unit}" if unit else f"system/{series.name}"
-
-
-def known_numbers(values: Mapping[str, float | int | Absent | None]) -> dict[str, float | None]:
-    """Those that were measured."""
-    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def milliseconds(utc: str) -> int:
-    return round(datetime.fromisoformat(utc).timestamp() * 1000)
-
-
-def stopped(error: BaseException) -> str:
-    """For the user: why nothing more of a run is queued."""
-    why = error.message if isinstance(error, MetalmarkError) else f"{type(error).__name__}: {error}"
-    return f"tracking stopped, the run goes on: {why}"
 
 
 def _means(series: Series, span_s: float, count: int) -> dict[int, float]:
@@ -103,3 +349,20 @@ def _means(series: Series, span_s: float, count: int) -> dict[int, float]:
         total, readings = sums.get(number, (0.0, 0))
         sums[number] = total + value, readings + 1
     return {number: total / readings for number, (total, readings) in sums.items()}
+
+
+def step_row(step: int, values: dict[str, float | None], at_ms: int) -> MetricRow:
+    return MetricRow(axis=MetricAxis.STEP, x=step, at_ms=at_ms, values=values)
+
+
+def known_numbers(values: Mapping[str, float | int | Absent | None]) -> dict[str, float | None]:
+    """Keep the values that were measured."""
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def milliseconds(utc: str) -> int:
+    return round(datetime.fromisoformat(utc).timestamp() * 1000)

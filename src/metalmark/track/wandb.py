@@ -1,6 +1,6 @@
-"""Weights & Biases: a run by its own library, online, or offline into files that `wandb sync` uploads.
+"""WandbService: a run at Weights & Biases, online, or offline in files that `wandb sync` uploads.
 
-Offline, a run is one folder that holds all of it: a try that begins again writes a new one and clears away the old.
+Offline, one folder holds the whole run, and W&B cannot append to it: each try writes a new one and removes the old.
 W&B keeps the newest of two uploads under one id, so nothing is there twice.
 """
 
@@ -17,11 +17,10 @@ from typing import Any
 
 import wandb
 
-from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, Known, Model, Row, Status
-from metalmark.track.service import Service, fit_name, fit_text
+from metalmark.track.destination import Destination, fit_name, fit_text
+from metalmark.track.queue import AttachedModel, Begin, End, EndStatus, Known, MetricAxis, MetricRow
 
-LONGEST_NAME, LONGEST_TAG = 120, 64
+LONGEST_NAME = 120
 INIT_TIMEOUT_S = 30.0
 
 
@@ -31,7 +30,7 @@ class WandbService:
         self._run: Any = None
         self._online = destination.place == "online"
         self._held: dict[str, set[float]] = {}
-        """Name → the places on its axis that were there when this try began."""
+        """Metric → the positions on its axis that W&B had of it when this try began."""
         self._named: set[str] = set()
 
     def begin(self, begin: Begin) -> str:
@@ -55,7 +54,7 @@ class WandbService:
         if not self._online:
             for folder in old:
                 shutil.rmtree(folder, ignore_errors=True)
-        for axis in Axis:
+        for axis in MetricAxis:
             run.define_metric(axis.value, hidden=True)
         self.known(Known(params=begin.params, tags=begin.tags))
         folder = Path(run.dir).parent
@@ -65,7 +64,7 @@ class WandbService:
         config = {**known.params, **{f"tags/{name}": value for name, value in known.tags.items()}}
         self._run.config.update({fit_name(name): value for name, value in config.items()}, allow_val_change=True)
 
-    def rows(self, rows: Sequence[Row]) -> None:
+    def rows(self, rows: Sequence[MetricRow]) -> None:
         for row in rows:
             values = {fit_name(name): math.nan if value is None else value for name, value in row.values.items()}
             new = {name: value for name, value in values.items() if row.x not in self._held.get(name, ())}
@@ -80,7 +79,7 @@ class WandbService:
         artifact.add_file(str(path))
         self._run.log_artifact(artifact)
 
-    def model(self, path: Path, model: Model) -> None:
+    def model(self, path: Path, model: AttachedModel) -> None:
         from metalmark.track.model import describe, lay_out
 
         description, arrays = describe(model)
@@ -97,7 +96,7 @@ class WandbService:
             self._run.log_artifact(artifact)
 
     def end(self, end: End) -> None:
-        self._run.finish(exit_code=0 if end.status is Status.FINISHED else 1)
+        self._run.finish(exit_code=0 if end.status is EndStatus.FINISHED else 1)
         self._run = None
 
     def close(self) -> None:
@@ -110,15 +109,15 @@ class WandbService:
 
 
 def held(history: Iterable[dict[str, Any]]) -> dict[str, set[float]]:
-    """Which names are there, and at which places of their axis."""
-    found: dict[str, set[float]] = {}
+    """Return the metrics that are there, and at which positions on their axis."""
+    positions: dict[str, set[float]] = {}
     for row in history:
-        place = next((row[axis.value] for axis in Axis if row.get(axis.value) is not None), None)
-        if place is not None:
+        x = next((row[axis.value] for axis in MetricAxis if row.get(axis.value) is not None), None)
+        if x is not None:
             for name, value in row.items():
                 if value is not None:
-                    found.setdefault(name, set()).add(float(place))
-    return found
+                    positions.setdefault(name, set()).add(float(x))
+    return positions
 
 
 def _words(tensor: Any) -> str:
@@ -126,7 +125,7 @@ def _words(tensor: Any) -> str:
 
 
 def _settings() -> Any:
-    """Its own sampling would be of the process that sends; and nothing that names the machine or its user."""
+    """Switch off W&B's own sampling, which would be of the sending process, and all that names machine or user."""
     wanted = {
         "silent": True,
         "console": "off",
@@ -145,7 +144,3 @@ def _settings() -> Any:
     }
     # Which of them there are differs from version to version.
     return wandb.Settings(**{name: value for name, value in wanted.items() if name in wandb.Settings.model_fields})
-
-
-def service(destination: Destination) -> Service:
-    return WandbService(destination)

@@ -12,8 +12,21 @@ import pytest
 
 from metalmark.errors import FormatError, StoreError
 from metalmark.track.destination import Destination
-from metalmark.track.event import Axis, Begin, End, Row, Status
-from metalmark.track.spool import EVENTS, Delivery, Queue, Spool, clear_sent, queues, spool_root
+from metalmark.track.queue import (
+    EVENTS,
+    AttachedFile,
+    Begin,
+    Delivery,
+    End,
+    EndStatus,
+    MetricAxis,
+    MetricRow,
+    Queue,
+    QueueWriter,
+    clear_sent,
+    queue_root,
+    queues,
+)
 
 TO = Destination(tracker="mlflow", place="http://127.0.0.1:1")
 BEGIN = Begin(id="run0000001", name="a run", kind="run", at_ms=1)
@@ -24,33 +37,33 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METALMARK_STORE", str(tmp_path / "store.sqlite3"))
 
 
-def row(number: int, value: float | None = 0.5) -> Row:
-    return Row(axis=Axis.STEP, x=number, at_ms=number, values={"loss": value})
+def row(number: int, value: float | None = 0.5) -> MetricRow:
+    return MetricRow(axis=MetricAxis.STEP, x=number, at_ms=number, values={"loss": value})
 
 
 def test_what_is_written_is_read_in_order() -> None:
-    with Spool("run0000001", [TO]) as spool:
-        spool.append(BEGIN, row(1), row(2, None))
-        events, offset = spool.queue.read()
+    with QueueWriter("run0000001", [TO]) as writer:
+        writer.append(BEGIN, row(1), row(2, None))
+        events, offset = writer.queue.read()
         assert events == [BEGIN, row(1), row(2, None)]
-        assert spool.queue.is_written()
-        spool.append(row(3))
-        assert spool.queue.read(offset)[0] == [row(3)]
-        spool.end(End(at_ms=4, status=Status.FINISHED))
-    assert not spool.queue.is_written()
-    assert isinstance(spool.queue.read()[0][-1], End)
+        assert writer.queue.is_written()
+        writer.append(row(3))
+        assert writer.queue.read(offset)[0] == [row(3)]
+        writer.end(End(at_ms=4, status=EndStatus.FINISHED))
+    assert not writer.queue.is_written()
+    assert isinstance(writer.queue.read()[0][-1], End)
     assert [queue.id for queue in queues()] == ["run0000001"]
 
 
 KILLED = """
 import os, signal
-from metalmark.track.spool import Spool
-from tests.track.test_spool import BEGIN, TO, row
-spool = Spool("run0000001", [TO])
-spool.append(BEGIN, *(row(number) for number in range(100)))
-spool._events.write(b'{"type":"row","axis":"st')
-spool._events.flush()
-print(spool.queue.folder, spool.queue.is_written(), flush=True)
+from metalmark.track.queue import QueueWriter
+from tests.track.test_queue import BEGIN, TO, row
+writer = QueueWriter("run0000001", [TO])
+writer.append(BEGIN, *(row(number) for number in range(100)))
+writer._events.write(b'{"type":"row","axis":"st')
+writer._events.flush()
+print(writer.queue.folder, writer.queue.is_written(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -68,33 +81,33 @@ def test_a_killed_writer_leaves_whole_lines_and_no_lock() -> None:
 
 
 def test_a_damaged_line_costs_itself_alone() -> None:
-    with Spool("run0000001", [TO]) as spool:
-        spool.append(BEGIN)
-        with (spool.queue.folder / EVENTS).open("ab") as file:
+    with QueueWriter("run0000001", [TO]) as writer:
+        writer.append(BEGIN)
+        with (writer.queue.folder / EVENTS).open("ab") as file:
             file.write(b"\x00\xff{\n")
-        spool.append(row(1))
-    assert spool.queue.read()[0] == [BEGIN, row(1)]
+        writer.append(row(1))
+    assert writer.queue.read()[0] == [BEGIN, row(1)]
 
 
 def test_a_queue_from_a_newer_metalmark_is_left_alone() -> None:
-    with Spool("run0000001", [TO]) as spool:
-        spool.append(Begin(schema=99, id="run0000001", name="a run", kind="run", at_ms=1))
+    with QueueWriter("run0000001", [TO]) as writer:
+        writer.append(Begin(schema=99, id="run0000001", name="a run", kind="run", at_ms=1))
     with pytest.raises(FormatError, match=r"schema 99; this Metalmark reads up to"):
-        spool.queue.read()
+        writer.queue.read()
 
 
 def test_one_sends_at_a_time() -> None:
-    with Spool("run0000001", [TO]) as spool, spool.queue.sending(TO.key) as first:
+    with QueueWriter("run0000001", [TO]) as writer, writer.queue.sending(TO.key) as first:
         assert first
-        assert spool.queue.is_sent(TO.key)
-        with spool.queue.sending(TO.key) as second:
+        assert writer.queue.is_sent(TO.key)
+        with writer.queue.sending(TO.key) as second:
             assert not second
-    assert not spool.queue.is_sent(TO.key)
+    assert not writer.queue.is_sent(TO.key)
 
 
 def test_every_session_has_a_queue_of_its_own_and_only_sent_ones_go() -> None:
     other = Destination(tracker="wandb", place="offline")
-    with Spool("run0000001", [TO, other]) as first, Spool("run0000001", [TO]) as second:
+    with QueueWriter("run0000001", [TO, other]) as first, QueueWriter("run0000001", [TO]) as second:
         assert first.queue.folder != second.queue.folder
         first.queue.keep(Delivery(destination=TO, done=True))
         first.queue.keep(Delivery(destination=other, done=True))
@@ -109,29 +122,29 @@ def test_every_session_has_a_queue_of_its_own_and_only_sent_ones_go() -> None:
 
 
 def test_queues_come_in_the_order_of_what_they_tell(tmp_path: Path) -> None:
-    spools = [Spool(f"run000000{number}", [TO]) for number in (3, 1, 2)]
-    for number, spool in enumerate(spools):
-        spool.append(BEGIN)
-        spool.close()
-        os.utime(spool.queue.folder / EVENTS, (number, number))
-    spools[0].queue.keep(Delivery(destination=TO, trouble="a later try"))
-    assert [queue.folder for queue in queues()] == [spool.queue.folder for spool in spools]
-    assert spool_root() == tmp_path / "track"
+    writers = [QueueWriter(f"run000000{number}", [TO]) for number in (3, 1, 2)]
+    for number, writer in enumerate(writers):
+        writer.append(BEGIN)
+        writer.close()
+        os.utime(writer.queue.folder / EVENTS, (number, number))
+    writers[0].queue.keep(Delivery(destination=TO, trouble="a later try"))
+    assert [queue.folder for queue in queues()] == [writer.queue.folder for writer in writers]
+    assert queue_root() == tmp_path / "track"
 
 
 def test_files_stay_as_they_were(tmp_path: Path) -> None:
     checkpoint = tmp_path / "best.safetensors"
     checkpoint.write_bytes(b"one")
-    with Spool("run0000001", [TO]) as spool:
-        spool.add_link("best.safetensors", checkpoint)
+    with QueueWriter("run0000001", [TO]) as writer:
+        writer.attach(AttachedFile(name="best.safetensors"), checkpoint)
         newer = tmp_path / "newer"
         newer.write_bytes(b"two")
         newer.replace(checkpoint)
-        assert spool.queue.file("best.safetensors").read_bytes() == b"one"
-    assert os.stat(spool_root()).st_mode & 0o077 == 0
+        assert writer.queue.file("best.safetensors").read_bytes() == b"one"
+    assert os.stat(queue_root()).st_mode & 0o077 == 0
 
 
 def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "track").write_text("a file")
     with pytest.raises(StoreError, match="can't be written"):
-        Spool("run0000001", [TO])
+        QueueWriter("run0000001", [TO])

@@ -1,23 +1,22 @@
-"""Spool: the queue on the disk, a folder for each tracked run. The run appends; processes of their own send.
+"""Queue: a folder on disk where a tracked run waits for its trackers. The run writes; processes of their own send.
 
-    track/RUN.1/events.jsonl        what happened, a line an event; a line without its end is not there yet
-                mlflow-1a2b.json    how far that destination has it, and what went wrong
+    track/RUN.1/events.jsonl        what happened, one event per line, in order; a line without its end is not there yet
+                mlflow-1a2b.json    how much of it that destination has, and what went wrong
                 files/              what goes with it: record.json, best.safetensors
 
-Locks of the system say who is alive, so that a kill -9 leaves nothing to clear away: one is held by whoever writes
-the events, one for each destination by whoever sends to it.
+Locks of the system say who is alive, so that a kill -9 leaves nothing to clear away: whoever writes the events holds
+one, and so does, for each destination, whoever sends to it.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 import msgspec
@@ -25,32 +24,105 @@ from msgspec import Struct
 
 from metalmark.errors import StoreError
 from metalmark.model.codec import refuse_newer
+from metalmark.model.plan import Plan, Scalar
 from metalmark.runner.job import write_struct
-from metalmark.store.place import store_path
+from metalmark.store.path import store_path
 from metalmark.track.destination import Destination
-from metalmark.track.event import SCHEMA, Begin, End, Event
+from metalmark.training.folder import share_file
 
+SCHEMA = 1
+"""Goes up whenever an older sender would misread a newer line."""
 EVENTS, WRITER, FILES = "events.jsonl", "writer.lock", "files"
 MOST_SESSIONS = 10_000
 LOOKS, LOOK_S = 5, 0.02
 """Whoever only looks whether a lock is held, holds it for a moment."""
 
+
+class MetricAxis(StrEnum):
+    STEP = "step"
+    EPOCH = "epoch"
+    SECONDS = "seconds"
+    """From the beginning of the run; for a resumed one, of its first session."""
+
+
+class EndStatus(StrEnum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+    """Stopped by Ctrl-C, or nobody came to write its end."""
+
+
+class Begin(Struct, frozen=True, kw_only=True, tag="begin"):
+    """The first event of every queue. If the tracker has a run of this id, that run is continued."""
+
+    schema: int = SCHEMA
+    id: str
+    name: str
+    kind: str
+    """"training", "bench" or "run" (a watched loop)."""
+    at_ms: int
+    """Milliseconds since 1970, as in every event."""
+    group: str = ""
+    """The sweep, whose runs belong together."""
+    params: dict[str, Scalar] = {}
+    tags: dict[str, str] = {}
+
+
+class Known(Struct, frozen=True, kw_only=True, tag="known"):
+    """Params and tags that were not known at the beginning."""
+
+    params: dict[str, Scalar] = {}
+    tags: dict[str, str] = {}
+
+
+class MetricRow(Struct, frozen=True, kw_only=True, tag="row"):
+    """Numbers at one position of one axis, by which a tracker sees what it has already. None: not finite."""
+
+    axis: MetricAxis
+    x: float
+    at_ms: int
+    values: dict[str, float | None]
+
+
+class AttachedFile(Struct, frozen=True, kw_only=True, tag="file"):
+    """A file in the queue's folder, to be kept beside the run."""
+
+    name: str
+
+
+class AttachedModel(Struct, frozen=True, kw_only=True, tag="model"):
+    """A checkpoint in the queue's folder, and what is needed to build its model again."""
+
+    name: str
+    plan: Plan
+    epoch: int
+    classes: int
+    source: str = ""
+    """The file of the user's own workload. It is a path of this machine: the queue stays here, trackers get none."""
+
+
+class End(Struct, frozen=True, kw_only=True, tag="end"):
+    at_ms: int
+    status: EndStatus
+
+
+QueueEvent = Begin | Known | MetricRow | AttachedFile | AttachedModel | End
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Event)
+_decoder = msgspec.json.Decoder(QueueEvent)
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """How far one destination has it."""
+    """How much of a queue one destination has."""
 
     schema: int = SCHEMA
     destination: Destination
     sent: int = 0
-    """Events, of the last try."""
+    """Number of events in the last try. A try begins at the first event; a tracker skips what it has."""
     tries: int = 0
     trouble: str = ""
     """Why the last try ended early."""
     where: str = ""
-    """What the tracker calls the run: where to look at it."""
+    """Where a user finds the run at the tracker."""
     done: bool = False
 
 
@@ -64,8 +136,8 @@ class Queue:
     def id(self) -> str:
         return self.folder.name.partition(".")[0]
 
-    def read(self, offset: int = 0) -> tuple[list[Event], int]:
-        """The events from there on, and where the next will be. A damaged line is passed over: the rest is whole."""
+    def read(self, offset: int = 0) -> tuple[list[QueueEvent], int]:
+        """Return the events from there on and the next offset. A damaged line is skipped: the others are whole."""
         try:
             with (self.folder / EVENTS).open("rb") as file:
                 file.seek(offset)
@@ -73,7 +145,7 @@ class Queue:
         except FileNotFoundError:
             return [], offset
         whole = data[: data.rfind(b"\n") + 1]
-        events: list[Event] = []
+        events: list[QueueEvent] = []
         for line in whole.splitlines():
             with suppress(msgspec.DecodeError):
                 events.append(_decoder.decode(line))
@@ -85,15 +157,15 @@ class Queue:
         return self.folder / FILES / name
 
     def is_written(self) -> bool:
-        """Whether its run is alive and has not ended it."""
+        """Tell whether its run is alive and has not ended it."""
         return _is_locked(self.folder / WRITER)
 
     def deliveries(self) -> list[Delivery]:
-        found = []
+        readable = []
         for path in sorted(self.folder.glob("*-*.json")):
             with suppress(msgspec.DecodeError, OSError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=Delivery))
-        return found
+                readable.append(msgspec.json.decode(path.read_bytes(), type=Delivery))
+        return readable
 
     def delivery(self, key: str) -> Delivery:
         return msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=Delivery)
@@ -102,12 +174,12 @@ class Queue:
         write_struct(self.folder / f"{delivery.destination.key}.json", delivery)
 
     def is_sent(self, key: str) -> bool:
-        """Whether a process is sending it there now."""
+        """Tell whether a process is sending it there now."""
         return _is_locked(self.folder / f"{key}.lock")
 
     @contextmanager
     def sending(self, key: str) -> Iterator[bool]:
-        """True to the only one who may send there now."""
+        """Yield True to the only process that may send there now."""
         with (self.folder / f"{key}.lock").open("ab") as file:
             yield _lock(file)
 
@@ -119,13 +191,13 @@ class Queue:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Spool:
+class QueueWriter:
     """The side that writes. `append` costs a write to a file; nobody who reads can make it wait."""
 
-    def __init__(self, identifier: str, destinations: Sequence[Destination]) -> None:
+    def __init__(self, run_id: str, destinations: Sequence[Destination]) -> None:
         """The first event must be a Begin; until then there is nothing to send."""
         try:
-            self.queue = Queue(_new_folder(identifier))
+            self.queue = Queue(_new_folder(run_id))
             self._lock = (self.queue.folder / WRITER).open("wb")
             _lock(self._lock)
             self._events: IO[bytes] = (self.queue.folder / EVENTS).open("ab")
@@ -133,75 +205,69 @@ class Spool:
                 self.queue.keep(Delivery(destination=destination))
         except OSError as error:
             raise StoreError(
-                f"The trackers' queue {spool_root()} can't be written: {error.strerror}.",
+                f"The trackers' queue {queue_root()} can't be written: {error.strerror}.",
                 hint="Make room there, or go on without --track.",
             ) from error
-        self.destinations = tuple(destinations)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def append(self, *events: Event) -> None:
-        if not events:
-            return
+    def append(self, *events: QueueEvent) -> None:
         self._events.write(b"".join(_encoder.encode(event) + b"\n" for event in events))
         self._events.flush()
 
-    def add_file(self, name: str, data: bytes) -> None:
-        self.queue.file(name).write_bytes(data)
-
-    def add_link(self, name: str, path: Path) -> None:
-        """The same file under a name here: it stays as it is when a newer one takes its place there."""
-        there = self.queue.file(name)
-        try:
-            os.link(path, there)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(path, there)
+    def attach(self, event: AttachedFile | AttachedModel, content: bytes | Path) -> None:
+        """Keep a file with the queue. A path is linked: the file stays as it is when a newer one replaces it there."""
+        file = self.queue.file(event.name)
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            share_file(content, file)
+        self.append(event)
 
     def end(self, end: End) -> None:
         self.append(end)
         self.close()
 
     def close(self) -> None:
-        self._events.close()
+        with suppress(OSError):  # what a full disk did not take has been told by `append`
+            self._events.close()
         self._lock.close()
 
 
-def spool_root() -> Path:
-    """Beside the store's own file."""
+def queue_root() -> Path:
+    """Return the folder of all queues, beside the store's own file."""
     return store_path().parent / "track"
 
 
 def queues() -> list[Queue]:
-    """All there are, in the order of their last events: a run's last session has the last word on how it ended."""
-    folders = [path for path in spool_root().glob("*.*") if path.is_dir()]
-    return [Queue(path) for path in sorted(folders, key=lambda path: (_told_s(path), path.name))]
+    """Return all queues in the order of their last events: a run's last session decides how the run ended."""
+    folders = [path for path in queue_root().glob("*.*") if path.is_dir()]
+    return [Queue(path) for path in sorted(folders, key=lambda path: (_last_event_s(path), path.name))]
 
 
 def clear_sent() -> None:
-    """What every destination has is no longer needed here."""
+    """Remove what every destination has."""
     for queue in queues():
         if queue.deliveries() and not queue.waits:
             queue.remove()
 
 
-def _told_s(folder: Path) -> float:
+def _last_event_s(folder: Path) -> float:
     try:
         return (folder / EVENTS).stat().st_mtime
     except FileNotFoundError:  # another process has just cleared it away, or is about to write it
         return 0.0
 
 
-def _new_folder(identifier: str) -> Path:
-    root = spool_root()
+def _new_folder(run_id: str) -> Path:
+    root = queue_root()
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     for number in range(1, MOST_SESSIONS):
-        folder = root / f"{identifier}.{number}"
+        folder = root / f"{run_id}.{number}"
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             (folder / FILES).mkdir()
