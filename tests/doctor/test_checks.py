@@ -95,7 +95,7 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
         for value in ("true", "false", "", " ", "yes", "-", "99999999999")
     ),
     *(
-        ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK=value), [WARNING], "the CPU in silence")
+        ("mps-fallback", torch_mac(PYTORCH_ENABLE_MPS_FALLBACK=value), [WARNING], "the CPU without a message")
         for value in ("2", " 1", "+1", "-1", "1true")
     ),
     ("useless-variables", torch_mac(PYTORCH_ENABLE_NNPACK="0"), [NOTE], "set_flags(False)"),

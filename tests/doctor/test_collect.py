@@ -168,7 +168,7 @@ def test_garbage_from_every_tool(
     silent_tools = {name for name, output in outputs.items() if isinstance(output, Absent) or not output.strip()}
     assert silent_tools <= blamed
     assert blamed <= {*names(), "NVML"}
-    assert {f"{tool} misbehaves" for tool in blamed} <= {finding.title for finding in findings}
+    assert {f"{tool} gave no usable answer" for tool in blamed} <= {finding.title for finding in findings}
 
 
 @pytest.mark.parametrize("text", ["", "\0\1\2\xff", "Systemweite freie Speicherprozente: 7", "total = "])
@@ -184,7 +184,7 @@ def test_a_tool_that_hangs_for_ever_is_ended_and_named() -> None:
     (trouble,) = scene.troubles
     assert trouble.tool == "pmset -g"
     assert "gave no answer within 0.3 s" in trouble.reason
-    assert "pmset -g misbehaves" in [finding.title for finding in examine(scene)]
+    assert "pmset -g gave no usable answer" in [finding.title for finding in examine(scene)]
 
 
 def test_a_system_profiler_that_failed_is_named_and_the_machine_is_still_described() -> None:
@@ -194,7 +194,7 @@ def test_a_system_profiler_that_failed_is_named_and_the_machine_is_still_describ
     assert scene.machine == MACHINE
     assert scene.troubles == (ToolFailure(tool="system_profiler", reason=reason),)
     (finding,) = [finding for finding in examine(scene) if finding.check == "tools"]
-    assert finding.title == "system_profiler misbehaves"
+    assert finding.title == "system_profiler gave no usable answer"
 
 
 def test_what_can_t_even_be_ended_is_left_behind() -> None:
@@ -224,7 +224,7 @@ def test_what_can_t_even_be_ended_is_left_behind() -> None:
     assert isinstance(scene.probes["torch"], NoAnswer)
     titles = [finding.title for finding in examine(scene)]
     assert "PyTorch gave no answer" in titles
-    assert "sysctl misbehaves" in titles
+    assert "sysctl gave no usable answer" in titles
 
 
 def test_a_process_that_can_t_look_about_itself_still_has_a_page() -> None:
@@ -290,7 +290,7 @@ def test_frameworks_that_crash_and_hang_are_findings(monkeypatch: pytest.MonkeyP
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("metalmark.doctor.collect.PROBE_S", 3.0)
+    monkeypatch.setattr(collecting, "PROBE_S", 3.0)
     scene = collect(silent, mac(frameworks=lambda: {"mlx": (), "jax": ()}, probe=Readers().probe))
     found = {finding.title: finding for finding in examine(scene) if finding.check == "framework-import"}
     assert "SIGABRT" in found["MLX is installed and can't be imported"].evidence

@@ -1,6 +1,6 @@
-"""DoctorBundle: what the doctor saw of a machine, and what its system tools printed, in one file without names.
+"""DoctorBundle: what the doctor saw on a machine and what its system tools printed, in one file without names.
 
-An owner of a Mac sends one: it tells us what no document does, and becomes a machine of our tests.
+The owner of a Mac can send one: it shows what no documentation does, and becomes a machine in our tests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ToolAnswer(Struct, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     status: int
-    """Its exit code; -1 where it could not be started or gave no answer in time, and stderr says which."""
+    """The exit code; -1 where it could not be started or gave no answer in time, and stderr says which."""
     stdout: str = ""
     stderr: str = ""
 
@@ -54,11 +54,11 @@ class DoctorBundle(Struct, frozen=True, kw_only=True):
     scene: Scene
     answers: tuple[ToolAnswer, ...]
     telemetry: Telemetry = Telemetry(hz=None)
-    """What the sensors gave in a few seconds, and why others gave nothing."""
+    """What the sensors read in a few seconds, and why others read nothing."""
 
 
 def make_bundle(scene: Scene, *, ask: Ask = ask_tool, sample: Callable[[], Telemetry] | None = None) -> DoctorBundle:
-    """Ask every system tool once more, and keep its answer as it stands."""
+    """Ask every system tool once more, and keep its answer as it is."""
     commands = _commands() if scene.mac else {}
     answers = tuple(_answer(argv, ask(typed, TOOL_S)) for argv, typed in commands.items())
     bundle = DoctorBundle(
@@ -68,7 +68,7 @@ def make_bundle(scene: Scene, *, ask: Ask = ask_tool, sample: Callable[[], Telem
         telemetry=(sample or sample_sensors)(),
     )
     plain = msgspec.to_builtins(bundle)
-    # The commands are our own words: a path in one of them is nobody's.
+    # The commands are our own: a path in one of them names nobody.
     own = [answer.pop("argv") for answer in plain["answers"]]
     clean = cleaned(plain)
     for answer, argv in zip(clean["answers"], own, strict=True):
@@ -84,7 +84,7 @@ def sample_sensors() -> Telemetry:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Say at once what would only be found out when all is collected."""
+    """Raise at once what would otherwise fail after everything is collected."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder.", hint=f"Name a file in it: --bundle {path / 'doctor.json'}")
     if not path.parent.is_dir():
@@ -94,7 +94,7 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_bundle(path: Path, bundle: DoctorBundle) -> int:
-    """Write the file whole or not at all; its size in bytes."""
+    """Write the file whole or not at all; return its size in bytes."""
     data = msgspec.json.format(msgspec.json.encode(bundle), indent=1)
     try:
         write_whole(path, data)
@@ -107,14 +107,14 @@ def write_bundle(path: Path, bundle: DoctorBundle) -> int:
 
 
 def _public_packages(scene: Scene) -> dict[str, str]:
-    """The frameworks and what they ask for: what else is installed may bear the name of somebody's employer."""
+    """Return the frameworks and what they require: other packages may have the name of somebody's employer."""
     asked = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for texts in scene.requirements.values() for text in texts}
     known = {*ASKING, *map(normalised_name, asked)}
     return {name: version for name, version in scene.packages.items() if name in known}
 
 
 def _commands() -> Mapping[tuple[str, ...], tuple[str, ...]]:
-    """The command as Metalmark gives it, and as it is typed here so that it comes to an end."""
+    """Return each command as Metalmark gives it, and as it is given here so that it ends."""
     found = {argv: argv for argv in COMMANDS.values()}
     if shutil.which(MACMON[0]) is not None:
         found[MACMON] = (*MACMON, "-s", "2", "-i", "500")
@@ -129,7 +129,7 @@ def _answer(argv: tuple[str, ...], printed: Printed | Absent) -> ToolAnswer:
 
 
 def _without_displays(text: str) -> str:
-    """The GPUs' own entries. The displays below them, which have names and serial numbers, are left out."""
+    """Return the GPUs' own entries. The displays below them have names and serial numbers, and are left out."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -34,7 +34,7 @@ class ShellAction(StrEnum):
     SET = "set"
     UNSET = "unset"
     NOTE = "note"
-    """Nothing that a line could do."""
+    """Something that no line in a shell can do."""
 
 
 class ShellChange(Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ LEFTOVERS = (
 
 
 def advise(scene: Scene) -> tuple[ShellChange, ...]:
-    """Limits first, then what to set, then what to take away."""
+    """Return limits first, then what to set, then what to unset."""
     return (*_open_files(scene), *_threads(scene), *_watermarks(scene), *_leftovers(scene))
 
 
@@ -171,7 +171,7 @@ def _threads(scene: Scene) -> Iterator[ShellChange]:
         yield ShellChange(action=ShellAction.SET, name="OMP_NUM_THREADS", value=str(usable), why=why_fewer)
     elif over and "OMP_NUM_THREADS" not in scene.environment:
         yield ShellChange(action=ShellAction.SET, name="OMP_NUM_THREADS", value=str(usable), why=why)
-    # These two count the cores themselves, and know nothing of OpenMP's variable.
+    # These two count the cores themselves, and do not read OpenMP's variable.
     own = {"tensorflow": "TF_NUM_INTRAOP_THREADS", "jax": "PJRT_NPROC"}
     for framework, name in own.items():
         if over and _installed(scene, framework) and name not in scene.environment:
@@ -186,18 +186,18 @@ def _threads(scene: Scene) -> Iterator[ShellChange]:
 def _watermarks(scene: Scene) -> Iterator[ShellChange]:
     if not scene.apple_silicon or scene.translated or not _installed(scene, "torch"):
         return
-    trouble = _watermark_trouble(scene)
-    if trouble is None:
+    problem = _watermark_problem(scene)
+    if problem is None:
         return
     high = read_watermarks(scene).high
     chosen = high if HIGH in scene.environment and 0 < high < DEFAULT_LOW else SAFE_HIGH
-    yield ShellChange(action=ShellAction.SET, name=HIGH, value=f"{chosen:g}", why=trouble)
+    yield ShellChange(action=ShellAction.SET, name=HIGH, value=f"{chosen:g}", why=problem)
     why = "Always together with the other: its default, 1.4, is refused above a lower high one."
     yield ShellChange(action=ShellAction.SET, name=LOW, value=f"{chosen * LOW_SHARE:g}", why=why)
 
 
-def _watermark_trouble(scene: Scene) -> str | None:
-    """What is wrong with PyTorch's limits on Metal's memory as they stand."""
+def _watermark_problem(scene: Scene) -> str | None:
+    """Return what is wrong with PyTorch's limits on Metal's memory, or None."""
     found = read_watermarks(scene)
     if found.out_of_range:
         return f"High {scene.environment[HIGH]} is not from 0 to {MOST:g}: PyTorch will refuse to start."

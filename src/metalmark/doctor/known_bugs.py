@@ -11,10 +11,10 @@ from metalmark.doctor.scene import Scene, at_least, older
 
 @dataclass(frozen=True, kw_only=True)
 class KnownBug:
-    """`first` up to, not with, `fixed`; None: from the beginning, or not fixed yet."""
+    """A bug from version `first` up to, but not in, `fixed`; None: from the beginning, or not fixed yet."""
 
-    framework: str
-    device: str
+    framework: str = "torch"
+    device: str = "mps"
     title: str
     when: str
     avoid: tuple[str, ...]
@@ -24,7 +24,7 @@ class KnownBug:
     severity: Severity = Severity.NOTE
     """A warning where an update ends it; a note where it depends on what is computed."""
     unless: tuple[str, str] | None = None
-    """A variable and its value that avoid it."""
+    """A variable and the value that avoids it."""
 
     def concerns(self, scene: Scene) -> bool:
         version = scene.version(self.framework)
@@ -38,8 +38,6 @@ class KnownBug:
 
 BUGS = (
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: addcdiv on non-contiguous tensors was wrong",
         when="optimisers such as Adam step wrongly on parameters that are not contiguous, without a message",
         avoid=('pip install --upgrade "torch>=2.4"',),
@@ -48,8 +46,6 @@ BUGS = (
         severity=Severity.WARNING,
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: matrix products that sum over 32767 elements or more are wrong on M1 and M2",
         when="a product sums over that many: large flattened inputs, large vocabularies. 2.14 mends plain products "
         "(mm, linear), not batched ones (bmm, einsum)",
@@ -61,8 +57,6 @@ BUGS = (
         first="2.7",
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: adaptive max pooling is wrong where the sizes do not divide",
         when="AdaptiveMaxPool gets an input whose side is no multiple of the output's",
         avoid=('pip install --upgrade "torch>=2.14"',),
@@ -70,8 +64,6 @@ BUGS = (
         fixed="2.14",
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: BatchNorm2d's backward pass is wrong in channels_last",
         when="a model with BatchNorm2d trains in torch.channels_last: gradients are wrong, or on newer macOS the step "
         "fails at a view",
@@ -80,8 +72,6 @@ BUGS = (
         fixed="2.14",
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: convolutions train up to 30 times slower in channels_last",
         when="a network with Conv2d trains in torch.channels_last",
         avoid=("model.to(memory_format=torch.contiguous_format)",),
@@ -89,8 +79,6 @@ BUGS = (
         fixed="2.15",
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: non_blocking copies can corrupt data",
         when='the source of tensor.to("mps", non_blocking=True) is changed or freed before the copy has run',
         avoid=("Leave non_blocking out.",),
@@ -98,8 +86,6 @@ BUGS = (
         fixed="2.13",
     ),
     KnownBug(
-        framework="torch",
-        device="mps",
         title="PyTorch on MPS: compiled training of convolutions can be 9 times slower",
         when="torch.compile trains a network with convolutions",
         avoid=("export TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0",),
@@ -110,7 +96,6 @@ BUGS = (
     ),
     KnownBug(
         framework="tensorflow",
-        device="mps",
         title="TensorFlow on Metal: training has diverged where the CPU's does not",
         when="several kinds of networks were reported; Random* augmentation layers fail outright",
         avoid=('with tf.device("CPU"): train a few steps and compare the losses',),

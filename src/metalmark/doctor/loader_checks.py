@@ -6,10 +6,10 @@ from metalmark.doctor.check import Finding, check, note, warning
 from metalmark.doctor.scene import OpenFiles, Scene
 
 FILES_OF_PROCESS = 64
-"""Open in a training script before any worker starts, about."""
+"""About how many are open in a training script before any worker starts."""
 FILES_PER_WORKER = 2 * 9
-"""Nine a worker, measured on Linux with batches of two tensors (PyTorch 2.13); two loaders, for training and
-validation, are open at once in most scripts."""
+"""Nine per worker, measured on Linux with batches of two tensors (PyTorch 2.13); most scripts have two loaders open
+at once, for training and validation."""
 MOST_WORKERS = 32
 """More than anybody starts, however many cores there are."""
 FEWEST_FILES = 256
@@ -23,7 +23,7 @@ def workers_allowed(soft: int) -> int:
 
 
 def too_few_files(soft: int, cores: int | None) -> bool:
-    """Whether a loader with a worker a core could run out of them; a Mac's 256 are few whatever the cores."""
+    """Return whether a loader with one worker per core could run out of files; a Mac's 256 are few for any machine."""
     return soft <= FEWEST_FILES or (cores is not None and workers_allowed(soft) < min(cores, MOST_WORKERS))
 
 

@@ -79,7 +79,7 @@ def oversubscribed(scene: Scene) -> Iterator[Finding]:
             "OMP_NUM_THREADS=1: the CPU works on one core",
             evidence=f"OMP_NUM_THREADS=1, {cores} cores usable",
             why="Right for many processes side by side; for one training run on the CPU it is slow. A CPU measured so "
-            "is no fair rival to a GPU.",
+            "is not a fair comparison with a GPU.",
             fix=(f"export OMP_NUM_THREADS={cores}",),
         )
 
@@ -98,7 +98,7 @@ def openmp(scene: Scene) -> Finding | None:
     for runtime in scene.openmp:
         kind = "libiomp5" if runtime.library.startswith("libiomp5") else runtime.library.split(".")[0].split("-")[0]
         owner = f"{runtime.library} of {runtime.package}"
-        if kind in ("libomp", "libiomp5"):  # GNU's libgomp bears others beside it
+        if kind in ("libomp", "libiomp5"):  # GNU's libgomp tolerates others beside it
             kinds.setdefault(kind, []).append(owner)
     owners = [owner for group in kinds.values() for owner in group]
     allowed = scene.environment.get(DUPLICATES_OK, "").lower() in ("1", "true", "yes", "on")
@@ -106,9 +106,9 @@ def openmp(scene: Scene) -> Finding | None:
     fix = ("Take all packages from one place, pip or conda, in a fresh environment.",)
     if allowed:
         return warning(
-            f"{DUPLICATES_OK} is set: clashing OpenMP runtimes are let through",
+            f"{DUPLICATES_OK} is set: clashing OpenMP runtimes are allowed",
             evidence=f"{DUPLICATES_OK}={scene.environment[DUPLICATES_OK]}{f'; installed: {seen}' if seen else ''}",
-            why="The runtime's own message says that this may crash or give wrong results in silence.",
+            why="The runtime's own message says that this may crash, or give wrong results without a message.",
             fix=(f"unset {DUPLICATES_OK}", *fix),
         )
     if len(kinds) > 1:
@@ -216,7 +216,7 @@ def memory(scene: Scene) -> Finding | None:
     return warning(
         "Little memory is free",
         evidence=f"{free}% of the memory is available",
-        why="The next job will be swapped, or killed. On Apple Silicon the GPU lives from the same memory.",
+        why="The next job will be swapped, or killed. On Apple Silicon the GPU uses the same memory.",
         fix=("Close what you do not need, browsers first.",),
     )
 

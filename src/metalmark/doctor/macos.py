@@ -95,7 +95,8 @@ PARSERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
 
 
 TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in PARSERS)
-"""What is asked here; `system_profiler` is asked by the machine's identity, and `vm_stat` tells only over time."""
+"""What is asked here; `system_profiler` is asked for the machine's identity, and `vm_stat` says something only over
+time."""
 
 
 def names(tools: Sequence[MacTool] = TOOLS) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ CUDA_PACKAGES = {
 
 
 def cuda_of(scene: Scene, framework: str) -> int | None:
-    """The major version of CUDA that a framework is built for; None: for none, or unknown."""
+    """Return the major version of CUDA that a framework is built for; None if it is built for none, or unknown."""
     probe = scene.probes.get(framework)
     stated = release(probe.versions.get("cuda")) if isinstance(probe, Probe) else None
     named = [major for package, major in CUDA_PACKAGES.get(framework, {}).items() if scene.has(package)]
@@ -46,28 +46,24 @@ def cpu_only(scene: Scene) -> Iterator[Finding]:
         return
     seen = f"{gpus[0].name} is here"
     hidden = scene.environment.get("CUDA_VISIBLE_DEVICES")
-    if _absent(scene, "torch") and cuda_of(scene, "torch") is None:
-        yield warning(
-            "This PyTorch is a CPU-only build, beside an NVIDIA GPU",
-            evidence=f"torch {scene.version('torch')} is built without CUDA; {seen}",
-            why="Everything it trains runs on the CPU.",
-            fix=("pip uninstall -y torch", _torch_install(scene)),
-        )
-    if _absent(scene, "tensorflow") and cuda_of(scene, "tensorflow") is None:
-        package = "tensorflow-cpu" if scene.has("tensorflow-cpu") else "tensorflow"
-        yield note(
-            "This TensorFlow is a CPU-only build, beside an NVIDIA GPU",
-            evidence=f"{package} {scene.version(package)}; {seen}",
-            why="Everything it trains runs on the CPU.",
-            fix=(f"pip uninstall -y {package}", 'pip install "tensorflow[and-cuda]"'),
-        )
-    if _absent(scene, "jax") and cuda_of(scene, "jax") is None:
-        yield note(
-            "This JAX has no CUDA plugin, beside an NVIDIA GPU",
-            evidence=f"jax {scene.version('jax')}, no jax-cuda plugin; {seen}",
-            why="Everything it trains runs on the CPU.",
-            fix=(f'pip install "jax[cuda{_major(scene) or 12}]"',),
-        )
+    tensorflow = "tensorflow-cpu" if scene.has("tensorflow-cpu") else "tensorflow"
+    builds = (
+        ("torch", warning, "This PyTorch is a CPU-only build", f"torch {scene.version('torch')} is built without CUDA",
+         ("pip uninstall -y torch", _torch_install(scene))),
+        ("tensorflow", note, "This TensorFlow is a CPU-only build", f"{tensorflow} {scene.version(tensorflow)}",
+         (f"pip uninstall -y {tensorflow}", 'pip install "tensorflow[and-cuda]"')),
+        ("jax", note, "This JAX has no CUDA plugin", f"jax {scene.version('jax')}, no jax-cuda plugin",
+         (f'pip install "jax[cuda{_major(scene) or 12}]"',)),
+    )  # fmt: skip
+    for framework, make, title, installed, fix in builds:
+        report = scene.device(framework, "cuda")
+        if report is not None and not report.present and cuda_of(scene, framework) is None:
+            yield make(
+                f"{title}, beside an NVIDIA GPU",
+                evidence=f"{installed}; {seen}",
+                why="Everything it trains runs on the CPU.",
+                fix=fix,
+            )
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         yield warning(
             "CUDA_VISIBLE_DEVICES hides every GPU",
@@ -129,17 +125,12 @@ def busy(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def _absent(scene: Scene, framework: str) -> bool:
-    report = scene.device(framework, "cuda")
-    return report is not None and not report.present
-
-
 def _major(scene: Scene) -> int | None:
     return scene.nvidia.cuda[0] if scene.nvidia and scene.nvidia.cuda else None
 
 
 def _torch_install(scene: Scene) -> str:
-    """The usual build is for the newest CUDA; older drivers need one of those that PyTorch's own page gives."""
+    """Return how to install PyTorch: the usual build needs the newest CUDA; for older drivers its page gives others."""
     cuda = scene.nvidia.cuda if scene.nvidia else None
     if cuda is None or cuda >= (13, 0):
         return "pip install --force-reinstall torch"

@@ -74,7 +74,7 @@ def numpy_2(scene: Scene) -> Finding | None:
 
 
 def applicable(text: str, scene: Scene) -> Requirement | None:
-    """The requirement, if its marker holds on the Scene's machine without any extra."""
+    """Return the requirement if its marker holds on the Scene's machine without any extra."""
     try:
         requirement = Requirement(text)
         if requirement.marker is None:
@@ -90,5 +90,5 @@ def applicable(text: str, scene: Scene) -> Requirement | None:
             "python_full_version": scene.python,
         }
         return requirement if requirement.marker.evaluate(environment) else None
-    except (InvalidRequirement, ValueError, KeyError):  # nothing that pip could read either
+    except (InvalidRequirement, ValueError, KeyError):  # pip could not read it either
         return None

@@ -80,9 +80,9 @@ def tools(scene: Scene) -> Iterator[Finding]:
     once with a time limit of a few seconds. One that can't be started, hangs or prints what can't be read is named
     here, and the checks that depend on it stay silent instead of guessing. A tool of NVIDIA's that says "Driver/library
     version mismatch" wants a reboot."""
-    for trouble in scene.troubles:
+    for failure in scene.troubles:
         yield warning(
-            f"{trouble.tool} misbehaves",
-            evidence=trouble.reason,
-            why="What it would have told is unknown, so the checks that need it were silent. The rest is complete.",
+            f"{failure.tool} gave no usable answer",
+            evidence=failure.reason,
+            why="What it would have said is unknown, so the checks that need it say nothing. The rest is complete.",
         )

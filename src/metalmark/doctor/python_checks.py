@@ -65,7 +65,7 @@ def macos_too_old(scene: Scene) -> list[Finding]:
                 f"macOS is too old for PyTorch {torch} on the GPU",
                 evidence=f"macOS {scene.macos}; PyTorch {torch} needs {needed} for Metal",
                 why="torch.backends.mps.is_available() is False, and code that picks the device itself trains on the "
-                "CPU without a word.",
+                "CPU without a message.",
                 fix=("Update macOS in System Settings, General, Software Update.", *_older_torch(scene.macos)),
             )
         )
@@ -101,7 +101,7 @@ def python_too_new(scene: Scene) -> Finding | None:
 
 
 def _older_torch(macos: str) -> tuple[str, ...]:
-    """The pin that this macOS can run, if there is any."""
+    """Return the pin that this macOS can run, if there is one."""
     oldest = [first for first, needed in TORCH_MACOS if older(macos, needed)][-1]
     return () if oldest == TORCH_MACOS[-1][0] else (f'pip install "torch<{oldest}"',)
 

@@ -51,14 +51,14 @@ ASKING = (
     "scipy",
     "ml-dtypes",
 )
-"""The packages whose own requirements are looked at."""
+"""The packages whose own requirements are read."""
 
 _OPENMP = re.compile(r"/(lib(?:omp|iomp5|gomp)[\w.+-]*?\.(?:dylib|so[\w.]*))\b")
 _VERSION_CHARS = 60
 
 
 def read_process() -> dict[str, Any]:
-    """What takes no time."""
+    """Read what this process can see at once."""
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {
         "platform": sys.platform,
@@ -99,7 +99,7 @@ def parse_meminfo(text: str) -> Swap | None:
 
 
 def read_disks() -> tuple[Disk, ...]:
-    """Where downloads, weights and compiled kernels go, folders that share a disk put together."""
+    """Read the free space where downloads, weights and compiled kernels go, folders on one disk together."""
     folders: dict[str, Callable[[], Path]] = {
         "data sets": cache_folder,
         "PyTorch's cache": lambda: Path(os.environ.get("TORCH_HOME") or "~/.cache/torch"),
@@ -115,14 +115,14 @@ def read_disks() -> tuple[Disk, ...]:
                 folder_path = folder_path.parent
             names, _ = shared.setdefault(folder_path.stat().st_dev, ([], shutil.disk_usage(folder_path).free))
         except (OSError, RuntimeError, MetalmarkError):
-            # Not ours to see, or in the home folder of a user who has none: nothing would be written there.
+            # Not visible to us, or in the home folder of a user who has none: nothing would be written there.
             continue
         names.append(label)
     return tuple(Disk(folders=tuple(names), free_bytes=free_bytes) for names, free_bytes in shared.values())
 
 
 def read_busy_cores() -> float | None:
-    """What is used while we do nothing: by others, then."""
+    """Measure the cores in use while we do nothing, which others use."""
     sensor = SystemSensor()
     sensor.read()
     time.sleep(QUIET_S)
@@ -134,7 +134,7 @@ def read_busy_cores() -> float | None:
 def _battery() -> PowerSource | None:
     try:
         battery = psutil.sensors_battery()
-    except (OSError, AttributeError, ValueError):  # no such folder in a container, or half of one
+    except (OSError, AttributeError, ValueError):  # no such folder in a container, or an incomplete one
         return None
     if battery is None or battery.power_plugged is None:
         return None
@@ -156,7 +156,7 @@ def _text(path: Path) -> str:
 
 
 def read_nvidia() -> Nvidia | Absent | None:
-    """None without a driver; Absent where there is one that does not answer."""
+    """Return None without a driver; an Absent where there is one that does not answer."""
     found = with_nvml(describe_nvidia)
     if not isinstance(found, Absent):
         return found
@@ -171,7 +171,7 @@ def describe_nvidia(nvml: Nvml) -> Nvidia:
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         if handle is None:
             continue
-        # The second form leaves out what the driver keeps for itself, more than half a GiB on a large GPU.
+        # This form leaves out what the driver keeps for itself, more than half a GiB on a large GPU.
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, exact) if exact is not None else None
         memory = memory or nvml.ask("nvmlDeviceGetMemoryInfo", handle)
         processes = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
@@ -194,7 +194,7 @@ def describe_nvidia(nvml: Nvml) -> Nvidia:
 
 
 def read_packages(found: Iterable[Distribution] | None = None) -> dict[str, Any]:
-    """The parts of a Scene that installed packages decide. One that is damaged costs only itself."""
+    """Read the packages' own metadata, since importing a framework would take seconds. A damaged one is left out."""
     packages: dict[str, str] = {}
     requirements: dict[str, tuple[str, ...]] = {}
     openmp: list[OpenMp] = []
@@ -210,7 +210,7 @@ def read_packages(found: Iterable[Distribution] | None = None) -> dict[str, Any]
             packages[name] = version
             if name in ASKING:
                 requirements[name] = tuple(distribution.requires or ())
-            # Read whole: turned into paths, the list of files of four frameworks takes a second.
+            # Read as one text: as paths, the lists of files of four frameworks take a second.
             record = distribution.read_text("RECORD") or ""
             libraries = dict.fromkeys(_OPENMP.findall(record))
             openmp += [OpenMp(package=name, library=library) for library in libraries]

@@ -22,7 +22,7 @@ PLUGIN_FILE = Path(__file__).with_name("tensorflow_metal_versions.csv")
 PLUGIN_SOURCES = ("https://pypi.org/project/tensorflow-metal/", "https://developer.apple.com/metal/tensorflow-plugin/")
 LAST_MACOS = "2.15.0"
 STUBS = {"2.15.1", "2.16.2"}
-"""tensorflow-macos releases that hold nothing but a requirement."""
+"""tensorflow-macos releases that contain nothing but a requirement."""
 ON = {"1", "true", "yes", "on"}
 
 Minor = tuple[int, int]
@@ -33,17 +33,17 @@ class PairVerdict(StrEnum):
     FAILS = "fails"
     """Known to fail at import."""
     UNKNOWN = "unknown"
-    """Outside of what anybody stated."""
+    """Outside of what anybody has stated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
     version: str
     pythons: tuple[Minor, Minor]
-    """Oldest and newest that have a wheel."""
+    """The oldest and the newest Python that have a wheel."""
     architectures: tuple[str, ...]
     tensorflow: tuple[Minor, Minor]
-    """Oldest and newest it loads with."""
+    """The oldest and the newest TensorFlow that it loads with."""
     fails_from: Minor | None
 
     def loads(self, tensorflow: Minor) -> PairVerdict:
@@ -65,14 +65,14 @@ class Plugin:
 
 @cache
 def plugins() -> tuple[Plugin, ...]:
-    """Oldest first."""
+    """Return the releases, oldest first."""
     with PLUGIN_FILE.open(newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     stated = {row["tensorflow_metal"]: _stated(row) for row in rows}
     found = []
     for row in rows:
         version = row["tensorflow_metal"]
-        # Apple's table has one line a minor release: a patch release is for the same TensorFlow.
+        # Apple's table has one line per minor release: a patch release is for the same TensorFlow.
         family = [span for other, span in stated.items() if other.split(".")[:2] == version.split(".")[:2]]
         span = stated[version] or next(span for span in family if span is not None)
         tags = [int(tag) for tag in re.findall(r"cp3(\d+)", row["py_tags"])]
@@ -97,13 +97,13 @@ def find_plugin(version: str | None) -> Plugin | None:
 
 
 def best_plugin(python: Minor) -> Plugin | None:
-    """The newest plugin with a wheel for this Python on Apple Silicon."""
+    """Return the newest plugin with a wheel for this Python on Apple Silicon."""
     fitting = [p for p in plugins() if p.has_wheel(python) and "arm64" in p.architectures]
     return fitting[-1] if fitting else None
 
 
 def install_lines(python: Minor) -> tuple[str, ...]:
-    """What to type for a pair that loads, with a Python that has a wheel."""
+    """Return what to type for a pair that loads, with a Python that has a wheel."""
     plugin = best_plugin(python)
     if plugin is not None:
         return (plugin.pin,)
@@ -116,7 +116,7 @@ def install_lines(python: Minor) -> tuple[str, ...]:
 
 
 def _stated(row: dict[str, str]) -> tuple[Minor, Minor] | None:
-    """From the first of Apple's table to the last that links; either may be silent."""
+    """Return the range from the first in Apple's table to the last that links; either may be missing."""
     apple = re.match(r"(\d+)\.(\d+)", row["apple_table_tf"])
     linked = re.search(r"ok (\d+)\.(\d+)-(\d+)\.(\d+)", row["static_link_check"])
     minors = [(int(apple[1]), int(apple[2]))] if apple else []
@@ -126,7 +126,7 @@ def _stated(row: dict[str, str]) -> tuple[Minor, Minor] | None:
 
 
 def real_package(scene: Scene) -> tuple[str, str] | None:
-    """The distribution that TensorFlow's code came from: `tensorflow` was a stub on a Mac before 2.15.1."""
+    """Return the distribution that TensorFlow's code came from: `tensorflow` was a stub on a Mac before 2.15.1."""
     tensorflow, macos = scene.version("tensorflow"), scene.version("tensorflow-macos")
     if tensorflow is not None and (macos is None or at_least(tensorflow, "2.15.1")):
         return "tensorflow", tensorflow
@@ -172,12 +172,12 @@ def pair(scene: Scene) -> Finding | None:
         return error(
             f"TensorFlow {version} and tensorflow-metal {plugin_version} can't load together",
             evidence=evidence,
-            why="`import tensorflow` fails on the plugin's missing symbols. Nobody mends it: the plugin's last release "
-            "is of January 2025, so TensorFlow has to be the older one.",
+            why="`import tensorflow` fails on the plugin's missing symbols. It will not be fixed: the plugin's last "
+            "release is of January 2025, so TensorFlow has to be the older one.",
             fix=mended,
         )
     return warning(
-        f"TensorFlow {version} and tensorflow-metal {plugin_version} are no pair that Apple lists",
+        f"TensorFlow {version} and tensorflow-metal {plugin_version} are not a pair that Apple lists",
         evidence=evidence,
         why="A plugin is built against one TensorFlow; with another it may fail at import or find no GPU.",
         fix=mended,
@@ -210,7 +210,7 @@ def leftovers(scene: Scene) -> Iterator[Finding]:
         )
     elif macos not in STUBS and at_least(tensorflow, "2.15.1"):
         yield warning(
-            "tensorflow-macos and tensorflow lie over each other",
+            "tensorflow-macos and tensorflow overwrite each other",
             evidence=f"tensorflow-macos {macos} and tensorflow {tensorflow} install the same folder",
             why="Whichever was installed last has overwritten part of the other: what is imported is a mixture.",
             fix=again,
@@ -259,7 +259,7 @@ def no_gpu(scene: Scene) -> Finding | None:
     return warning(
         "TensorFlow finds no GPU although its Metal plugin is installed",
         evidence=f"{package} {version} with tensorflow-metal {plugin.version}; the probe says: {report.reason}",
-        why="It trains on the CPU without a word. In a virtual machine, or over ssh without a session, Metal may be "
+        why="It trains on the CPU without a message. In a virtual machine, or over ssh without a session, Metal may be "
         "absent.",
         fix=("pip install --force-reinstall --no-deps tensorflow-metal==" + plugin.version,),
     )

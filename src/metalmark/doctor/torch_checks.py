@@ -21,9 +21,9 @@ _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
 HIGH, LOW = "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO"
 DEFAULT_HIGH, DEFAULT_LOW, MOST = 1.7, 1.4, 2.0
 SAFE_HIGH, LOW_SHARE = 1.0, 0.8
-"""A high one that keeps a job inside the memory, and the low one as a share of it."""
+"""A high watermark that keeps a job inside the memory, and the low one as a share of it."""
 RECOMMENDED = 0.75
-"""What Metal recommends as a working set, as a share of the memory, about, where no wired limit is set."""
+"""About what Metal recommends as a working set, as a share of the memory, where no wired limit is set."""
 SAFE = f"export {HIGH}={SAFE_HIGH} {LOW}={SAFE_HIGH * LOW_SHARE}"
 
 # Variable → the PyTorch that first read it.
@@ -40,7 +40,7 @@ MPS_VARIABLES = {
 
 
 class Watermarks(Struct, frozen=True, kw_only=True):
-    """As PyTorch reads them from the environment."""
+    """PyTorch's two limits on Metal's memory, as ratios of what Metal recommends and as PyTorch reads them."""
 
     high: float
     low: float
@@ -51,7 +51,7 @@ class Watermarks(Struct, frozen=True, kw_only=True):
 
     @property
     def crossed(self) -> bool:
-        """The low one above the high one; no high one is no limit, so that its range is the bound."""
+        """Whether the low one is above the high one; a high one of 0 is no limit, and then the range is the bound."""
         return not 0 <= self.low <= (self.high or MOST)
 
     @property
@@ -69,7 +69,7 @@ def _ratio(scene: Scene, name: str, default: float) -> float:
     try:
         value = float(scene.environment[name])
     except ValueError:
-        return 0.0  # as strtod reads what is no number
+        return 0.0  # as strtod reads what is not a number
     return value if math.isfinite(value) else MOST + 1
 
 
@@ -104,7 +104,7 @@ def unavailable(scene: Scene) -> Finding | None:
     return warning(
         "PyTorch has no Metal GPU on this Apple Silicon Mac",
         evidence=f"torch {scene.version('torch')}, {machine}; the probe says: {report.reason}",
-        why="Code that picks the device itself trains on the CPU without a word.",
+        why="Code that picks the device itself trains on the CPU without a message.",
         fix=("Run on the Mac itself: a virtual machine has no GPU that PyTorch can use.",)
         if virtual
         else (report.fix, "pip install --upgrade --force-reinstall torch"),
@@ -129,12 +129,12 @@ def fallback(scene: Scene) -> Finding | None:
         return error(
             f"{FALLBACK} is not a number: import torch aborts",
             evidence=f'{FALLBACK}="{value}"',
-            why="PyTorch reads it as a number while it is imported, and the whole process ends where it is none: "
-            "true, false and an empty value too.",
+            why="PyTorch reads it as a number while it is imported, and the whole process ends where it is "
+            "something else: true, false and an empty value too.",
             fix=(f"unset {FALLBACK}", f"export {FALLBACK}=1   # if operations that Metal lacks are to run on the CPU"),
         )
     return warning(
-        "MPS fallback is on: operations that Metal lacks run on the CPU in silence",
+        "MPS fallback is on: operations that Metal lacks run on the CPU without a message",
         evidence=f"{FALLBACK}={value}",
         why="Each such operation waits for the GPU, copies to the CPU and back: a step may be many times slower with "
         "no error, and a timing mixes two devices. It does not help with float64, which stays refused.",
@@ -163,7 +163,7 @@ def useless_variables(scene: Scene) -> Iterator[Finding]:
         if name.startswith(("PYTORCH_MPS_", "PYTORCH_ENABLE_MPS")) and name not in MPS_VARIABLES:
             near = difflib.get_close_matches(name, MPS_VARIABLES, n=1)
             yield note(
-                f"{name} is no variable that PyTorch reads",
+                f"{name} is not a variable that PyTorch reads",
                 evidence=f"{name}={scene.environment[name]}",
                 why=f"It does nothing.{f' Did you mean {near[0]}?' if near else ''}",
                 fix=(f"unset {name}",),

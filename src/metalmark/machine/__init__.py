@@ -1,1 +1,1 @@
-"""What this computer is."""
+"""What this computer is, and what differs between Linux and macOS."""

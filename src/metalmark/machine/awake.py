@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# By its full path, as Apple installs it: nothing else of that name is wanted.
+# By its full path, so that no other program of that name is started.
 CAFFEINATE = "/usr/bin/caffeinate"
 GRACE_S = 2.0
 
 
 @contextmanager
 def kept_awake() -> Iterator[str]:
-    """Keep the machine from falling asleep by itself until the block ends; gives a note where that is not possible.
+    """Keep the machine from falling asleep by itself until the block ends; yield a note where that is not possible.
 
     It covers idle sleep alone: closing the lid, an empty battery and the Apple menu still put a Mac to sleep.
     """

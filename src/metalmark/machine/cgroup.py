@@ -18,14 +18,14 @@ _ENGINES = ("docker", "kubepods", "containerd", "libpod", "podman", "lxc", "gard
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """None: not limited."""
+    """What the container may use; None where it is not limited."""
 
     cores: int | None = None
     memory_bytes: int | None = None
 
 
 def limits(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> Limits:
-    """The tightest limit on the way from this process's own group up to the root: each one binds."""
+    """Return the tightest limits from this process's own group up to the root, since each of them applies."""
     cores: list[int] = []
     memory: list[int] = []
     for folder in _folders(root, _text(membership)):
@@ -51,7 +51,7 @@ def in_container(root: Path = _SYSTEM) -> bool | None:
 
 
 def parse_membership(text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Lines of /proc/self/cgroup as (controller, parts of the path); version 2 has no controller's name."""
+    """Read /proc/self/cgroup as (controller, parts of the path); version 2 has no name of a controller."""
     groups: list[tuple[str, tuple[str, ...]]] = []
     for line in text.splitlines():
         fields = line.split(":", 2)
@@ -76,7 +76,7 @@ def _quota(folder: Path) -> int | None:
         _text(folder / "cpu.cfs_quota_us").strip(),
         _text(folder / "cpu.cfs_period_us").strip(),
     ]
-    # "max" or -1 is no quota, and neither is a count.
+    # "max" and -1 stand for no quota, and neither can be read as a count.
     quota_us, period_us = (to_count(field) for field in (*fields, "", "")[:2])
     # Half a core is still one core that threads can run on.
     return max(1, math.ceil(quota_us / period_us)) if quota_us and period_us else None
@@ -86,5 +86,5 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8", "replace")
     except OSError:
-        # Not mounted, not this version, or not ours to read: no limit that we could know of.
+        # Not mounted, not this version, or not readable by us: no limit that we could know of.
         return ""

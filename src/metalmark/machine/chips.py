@@ -23,18 +23,18 @@ _DTYPES = {
     "float16": "fp16_tensor_tflops",
 }
 _MEMORY = re.compile(r"\d+GB")
-# The drivers' words for how a GPU is mounted. An H100 with HBM3 is the SXM one; the first PCIe ones said HBM2e.
+# What drivers call the ways a GPU is mounted. An H100 with HBM3 is mounted by SXM; the first PCIe ones said HBM2e.
 _MOUNTS = {"SXM": "SXM", "SXM2": "SXM", "SXM4": "SXM", "SXM5": "SXM", "HBM3": "SXM", "PCIE": "PCIE", "HBM2E": "PCIE"}
 _MAKERS = {"NVIDIA", "TESLA"}
 
 
 class Chip(Struct, frozen=True, kw_only=True):
-    """One row: a chip in one of its variants."""
+    """One row of the table: a chip in one of its variants."""
 
     name: str
     gpu_cores: int | None
     memory_gb: float
-    """The most it is sold with."""
+    """The largest memory that it is sold with."""
     peak: Peak
 
 
@@ -45,7 +45,7 @@ def chips() -> tuple[Chip, ...]:
 
 
 def peak(name: str, *, cores: int | None = None, memory_bytes: int | None = None) -> Peak | Absent:
-    """The peak of the GPU that calls itself `name`; its cores and memory choose among the variants."""
+    """Return the peak of the GPU that calls itself `name`; its cores and memory choose among the variants."""
     apple = [chip for chip in chips() if chip.name == name and chip.gpu_cores is not None]
     if apple:
         return _apple(name, apple, cores, memory_bytes)
@@ -64,7 +64,7 @@ def _apple(name: str, rows: list[Chip], cores: int | None, memory_bytes: int | N
         return Absent(f"{name} with {cores} GPU cores is not in the table of chips, only {_either(rows)}")
     if len(fits) == 1:
         return fits[0].peak
-    # The same cores with faster memory: the smallest variant that is sold with so much.
+    # Two variants have the same cores and different bandwidth: take the smallest that is sold with this much memory.
     enough = [chip for chip in fits if memory_bytes is not None and memory_bytes <= chip.memory_gb * 2**30]
     if not enough:
         return Absent(f"{name} is sold as {_either(fits)}, and its memory does not tell which it is")
@@ -72,8 +72,8 @@ def _apple(name: str, rows: list[Chip], cores: int | None, memory_bytes: int | N
 
 
 def _is(chip: Chip, words: list[str]) -> bool:
-    """A driver's name is this chip's, and each word that is left over is one of its variant's: an "H100 NVL"
-    or a "4090 Laptop GPU" is another chip."""
+    """Return whether a driver's name is this chip's, and each word that is left over describes this variant: an
+    "H100 NVL" or a "4090 Laptop GPU" is another chip."""
     own = _words(chip.name)
     if words[: len(own)] != own:
         return False

@@ -1,4 +1,4 @@
-"""The processor and the memory of this computer, and which instructions that training uses it has."""
+"""The processor and the memory of this computer, and which of the instructions that help training it has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARM_PARTS = {
     ("0x41", "0xd8e"): "Arm Neoverse N3",
 }
 
-# Our name, then what Linux calls it among the flags (x86) or Features (Arm) of /proc/cpuinfo.
+# Our name for a feature, and what Linux calls it among the flags (x86) or Features (Arm) of /proc/cpuinfo.
 _LINUX_FLAGS = {
     "avx2": {"avx2"},
     "avx512": {"avx512f"},
@@ -40,7 +40,7 @@ _LINUX_FLAGS = {
     "int8": {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"},
 }
 
-# And below hw.optional of a Mac, where it is 1, or for AMX a version.
+# And its keys below hw.optional on a Mac, where the value is 1, or for AMX a version.
 _MAC_KEYS = {
     "avx2": {"avx2_0"},
     "avx512": {"avx512f"},
@@ -54,7 +54,7 @@ _MAC_KEYS = {
 
 
 def parse_cpuinfo(text: str) -> str | None:
-    """The processor's name from /proc/cpuinfo. `Serial`, which some boards print there, is not read."""
+    """Return the processor's name from /proc/cpuinfo. `Serial`, which some boards print there, is not read."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, colon, value = line.partition(":")
@@ -66,7 +66,7 @@ def parse_cpuinfo(text: str) -> str | None:
 
 
 def cpuinfo() -> str:
-    """What Linux says of the first processor; nothing elsewhere."""
+    """Return what Linux says of the first processor; an empty text elsewhere."""
     try:
         with _CPUINFO.open("rb") as file:
             return file.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -87,8 +87,8 @@ def logical_cores() -> int | None:
 
 
 def visible_cores() -> int | None:
-    """The processors that a framework counts when it decides how many threads to start: on Linux those that this
-    process may run on, elsewhere all."""
+    """Return the number of processors that a framework sees when it decides how many threads to start: on Linux those
+    that this process may run on, elsewhere all."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return logical_cores()
@@ -106,8 +106,8 @@ def memory_bytes(limits: Limits) -> int:
 
 
 def operating_system() -> str:
-    """Name and version; of a Mac the one that this Python is told, where sysctl does not know better. Linux's release
-    is cut to its number: what follows is whatever its builder typed."""
+    """Return name and version. On a Mac it is the version that this Python is told, which sysctl may correct later.
+    Linux's release is cut to its number: what follows is whatever its builder typed."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0]}".strip()
     name = os.uname()

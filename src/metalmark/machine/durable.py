@@ -1,6 +1,6 @@
-"""Data forced onto the drive, where Linux and macOS differ.
+"""Force data onto the drive, where Linux and macOS differ.
 
-Both ways stand here side by side, and nowhere else.
+Both ways are here, and nowhere else.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class RusageInfo(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """What is loaded into this process already: on macOS libproc is part of the system's own library."""
+    """Return what is loaded into this process already: on macOS libproc is part of the system's own library."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,7 +50,7 @@ def source() -> str:
 
 
 def memory_bytes(process: psutil.Process) -> int | None:
-    """Return the memory of a process; None where it has ended or is not ours to ask.
+    """Return the memory of a process; None where it has ended or belongs to another user.
 
     Like psutil's own calls, it may raise psutil.NoSuchProcess and psutil.AccessDenied.
     """

@@ -1,4 +1,4 @@
-"""What this computer is, put together: enough to compare, nothing that names its owner."""
+"""What this computer is: enough to compare it with others, and nothing that names its owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGER = re.compile(r"\| *packaged by ([^|]{1,80})\|")
 class Identity(Struct, frozen=True, kw_only=True):
     machine: Machine
     failed_tools: dict[str, str] = {}
-    """Tool → why it said nothing: the machine is then described without what it knows."""
+    """For each tool that failed, the reason: the machine is then described without what that tool knows."""
 
 
 def identify() -> Machine:
@@ -32,7 +32,7 @@ def identify() -> Machine:
 
 @cache
 def read_identity() -> Identity:
-    """Cached: it can't change while we run, and `system_profiler` takes a second when it is first asked."""
+    """Describe this computer. Cached: it can't change while we run, and `system_profiler` first takes a second."""
     bounds = limits()
     machine = Machine(
         chip=cpu.chip(),
@@ -59,7 +59,7 @@ def read_identity() -> Identity:
 
 
 def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> Machine:
-    """The same machine with what a Mac's own tools add; what they did not say stays as it was."""
+    """Return the same machine with what a Mac's own tools add; what they did not say stays as it was."""
     chip = to_name(sysctl.get("machdep.cpu.brand_string"))
     translated = sysctl.get("sysctl.proc_translated") == "1"
     version = apple.macos_version(sysctl)
@@ -83,7 +83,7 @@ def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> M
 
 
 def with_peaks(machine: Machine) -> Machine:
-    """Each GPU with what it could do at best, or the reason why that is not known."""
+    """Return the machine with the peak of each GPU, or the reason why that is not known."""
     # A GPU without memory of its own shares the machine's.
     gpus = (
         replace(gpu, peak=chips.peak(gpu.name, cores=gpu.cores, memory_bytes=gpu.memory_bytes or machine.memory_bytes))
@@ -115,5 +115,5 @@ def describe_python(*, implementation: str, version: str, built_for: str, banner
 
 
 def _variant(gpus: tuple[Gpu, ...]) -> str | None:
-    """Only Apple's GPUs say how many cores they have."""
+    """Return the number of GPU cores in words; only Apple's GPUs say how many they have."""
     return next((f"{gpu.cores}-core GPU" for gpu in gpus if gpu.cores), None)

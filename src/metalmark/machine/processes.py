@@ -1,6 +1,6 @@
-"""Processes of ours, where Linux and macOS differ: waiting for an exit, and ending a process group.
+"""Wait for the exit of a child process and end a process group, where Linux and macOS differ.
 
-Both ways stand here side by side, and nowhere else.
+Both ways are here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def wait_for_exit(pid: int) -> None:
 def signal_group(group: int, number: int) -> None:
     """Send a signal to every process of a group whose leader is our child and is not yet collected.
 
-    A group with nobody left to receive it is an error on Linux only if the leader is collected; macOS also
-    refuses with EPERM when all of its members have exited. Neither is a failure: there is nothing left to end.
+    A group without a living process is an error on Linux only if the leader is collected; macOS also refuses with
+    EPERM then. Neither is a failure: there is nothing left to end.
     """
     try:
         os.killpg(group, number)

@@ -1,13 +1,13 @@
 """Whether the machine slept while something was timed, where Linux and macOS differ.
 
 `time.monotonic()` and `time.perf_counter()` stand still in sleep on both systems, so a record's own times show
-nothing of it. Two ways tell, and both are recorded:
+nothing of it. Two comparisons show it, and both are recorded:
 
 - Each system has one clock that goes on in sleep and one that does not; their difference grows by exactly the time
   slept, whoever sets the wall clock. On macOS they are CLOCK_MONOTONIC_RAW and CLOCK_UPTIME_RAW. (CLOCK_MONOTONIC goes
   on there too, but it is the wall clock less the time of the last start, and follows its corrections.)
 - The wall clock, against `time.monotonic()`. It can also be set, or corrected over the network, or jump because a
-  virtual machine was paused. What it gained or lost beyond the time slept is told as that, and never as sleep.
+  virtual machine was paused. What it gained or lost beyond the time slept is reported as such, never as sleep.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ LEAST_STEP_SHARE = 1e-3
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """What passed unseen by `time.monotonic()`."""
+    """The time that `time.monotonic()` did not count."""
 
     slept_s: float
     wall_gap_s: float
-    """How much more passed on the wall clock; negative if it was set back."""
+    """How much more time passed on the wall clock; negative if it was set back."""
     elapsed_s: float
 
     @property
     def note(self) -> str:
-        """What became of the wall clock besides sleep, as a sentence; empty if nothing did."""
+        """What happened to the wall clock besides sleep, as a sentence; empty if nothing did."""
         step_s = self.wall_gap_s - self.slept_s
         if abs(step_s) < max(LEAST_STEP_S, LEAST_STEP_SHARE * self.elapsed_s):
             return ""
@@ -45,13 +45,13 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class SleepWatch:
-    """Begins where it is made."""
+    """Watches for sleep from the moment it is made."""
 
     def __init__(self) -> None:
         self._asleep_s, self._wall_s, self._running_s = asleep_s(), time.time(), time.monotonic()
 
     def gap(self) -> Gap:
-        """What passed unseen since then."""
+        """Return the time that was not counted since then."""
         elapsed_s = time.monotonic() - self._running_s
         return Gap(
             # The two clocks are read one after the other, so the difference wavers by some microseconds.

@@ -18,7 +18,7 @@ _VALUE_CHARS = 2000
 
 
 def steering_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those among the variables that steer a framework, paths cut out of their values."""
+    """Return the variables that steer a framework, with paths removed from their values."""
     return {
         # A lone surrogate, which is how Python shows a byte that is not text, can't go into JSON.
         name: scrub(value.encode("utf-8", "replace").decode())[:_VALUE_CHARS]

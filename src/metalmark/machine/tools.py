@@ -22,10 +22,10 @@ from metalmark.machine.processes import signal_group
 from metalmark.model.run import Absent
 from metalmark.scrub import printable, scrub
 
-# The second: a shell set up for old programs makes macOS tell every tool that it is version 10.16.
+# SYSTEM_VERSION_COMPAT: a shell set up for old programs makes macOS tell every tool that it is version 10.16.
 _ENVIRONMENT = {"LC_ALL": "C", "SYSTEM_VERSION_COMPAT": "0"}
 _MOST_BYTES = 1 << 20
-"""Of output, and of error messages: the longest answer that is asked for has some ten thousand."""
+"""Limit on the output, and on the error messages: the longest expected answer has about ten thousand bytes."""
 _REAP_S = 1.0
 _REASON_CHARS = 200
 _NAME_CHARS = 120
@@ -34,7 +34,7 @@ _DIGITS = 18
 
 
 class Printed(Struct, frozen=True, kw_only=True):
-    """What a tool that came to its end printed."""
+    """What a tool printed until it ended by itself."""
 
     status: int
     out: str
@@ -42,8 +42,8 @@ class Printed(Struct, frozen=True, kw_only=True):
 
 
 def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) -> str | Absent:
-    """What the tool printed. `partial` also takes it from a tool that ended with an error: `sysctl` asked
-    for ten keys of which one is unknown prints the other nine and exits 1."""
+    """Return what the tool printed. `partial` also accepts a tool that ended with an error: `sysctl` asked for ten keys
+    of which one is unknown prints the other nine and exits 1."""
     printed = ask_tool(argv, timeout_s)
     if isinstance(printed, Absent):
         return printed
@@ -55,7 +55,7 @@ def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) ->
 
 
 def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
-    """Both outputs and the exit code; the reason where the tool could not be started or did not come to its end."""
+    """Return both outputs and the exit code, or the reason why the tool could not be started or did not end."""
     tool = PurePath(argv[0]).name
     try:
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
         return Absent(f"{tool} could not be started: {getattr(error, 'strerror', None) or error}")
     assert process.stdout is not None
     assert process.stderr is not None
-    # Closed unread if need be: a helper that left the group could hold them open for as long as it likes.
+    # Closed unread if need be: a helper process that left the group could hold them open for ever.
     with process.stdout, process.stderr:
         try:
             printed = _read_to_the_end(process, process.stdout, process.stderr, timeout_s)

@@ -72,7 +72,7 @@ class ThermalSensor(AnswerSensor):
 
 
 def _psutil_battery() -> Any:
-    # psutil has it only for systems that it can ask.
+    # psutil has this function only on systems that it supports.
     return psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
 
 

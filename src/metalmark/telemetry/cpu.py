@@ -65,7 +65,7 @@ class RaplSensor:
         for counter in self._counters:
             now_uj = int(counter.path.read_text())
             step_uj = now_uj - counter.last_uj
-            # It starts again from nothing once it has reached its range, within a minute at full load on some.
+            # The counter starts again from 0 at its range, which some reach within a minute at full load.
             counter.used_uj += step_uj if step_uj >= 0 else step_uj + counter.range_uj
             counter.last_uj = now_uj
             joules[counter.series] = joules.get(counter.series, 0.0) + counter.used_uj / 1e6

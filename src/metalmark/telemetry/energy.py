@@ -1,4 +1,4 @@
-"""The energy of a window of time, from what was sampled: by the counter where there is one, else by the power."""
+"""The energy used in a window of time, from sampled series: by a counter where there is one, else by the power."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metalmark.telemetry.base import MODELLED
 LEAST_INSIDE = 3
 LEAST_COVERED = 0.95
 LARGEST_GAP = 0.35
-"""Share of the window in which nothing was read: between two readings so far apart, power may have been anything."""
+"""Largest share of the window between two readings: over a longer gap, power may have been anything."""
 
 
 class Energy(Struct, frozen=True, kw_only=True):
@@ -26,12 +26,12 @@ class Energy(Struct, frozen=True, kw_only=True):
 
     @property
     def modelled(self) -> bool:
-        """An estimate of the hardware or the system, not a meter's reading."""
+        """Whether it is an estimate of the hardware or the system rather than a meter's reading."""
         return self.source.endswith(MODELLED)
 
 
 def energy_of(part: str, series: Iterable[Series], begin_s: float, end_s: float) -> Energy | Absent:
-    """What `part` ("gpu0", "cpu", "system" ...) used between two moments of the series' clock."""
+    """Return what `part` ("gpu0", "cpu", "system" ...) used between two moments of the series' clock."""
     found = {one.name: one for one in series if one.name in (f"{part}_energy", f"{part}_power")}
     reasons: list[str] = []
     for name, method in ((f"{part}_energy", by_counter), (f"{part}_power", by_power)):
@@ -44,14 +44,14 @@ def energy_of(part: str, series: Iterable[Series], begin_s: float, end_s: float)
 
 
 def parts_of(series: Iterable[Series]) -> tuple[str, ...]:
-    """What has a counter or a power among these series."""
+    """Return the parts that have a counter or a power among these series."""
     names = (one.name for one in series)
     parts = (name.removesuffix(end) for name in names for end in ("_energy", "_power") if name.endswith(end))
     return tuple(dict.fromkeys(parts))
 
 
 def by_counter(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
-    """Joules that count up. Where the window's ends lie between two readings, so does what was used by then."""
+    """Subtract two readings of a counter of joules, interpolated where an end of the window lies between readings."""
     ends = _covered(series, begin_s, end_s)
     if isinstance(ends, Absent):
         return ends
@@ -62,7 +62,7 @@ def by_counter(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
 
 
 def by_power(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
-    """Watts, integrated along straight lines from reading to reading."""
+    """Integrate watts along straight lines from reading to reading."""
     ends = _covered(series, begin_s, end_s)
     if isinstance(ends, Absent):
         return ends
@@ -77,7 +77,7 @@ def by_power(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
 
 
 def _covered(series: Series, begin_s: float, end_s: float) -> tuple[float, float] | Absent:
-    """The part of the window that lies between readings."""
+    """Return the part of the window that lies between readings."""
     if not end_s > begin_s:
         return Absent("the window is empty")
     inside = bisect_right(series.at_s, end_s) - bisect_left(series.at_s, begin_s)
@@ -93,13 +93,13 @@ def _covered(series: Series, begin_s: float, end_s: float) -> tuple[float, float
 def _energy(
     joules: float, series: Series, method: str, ends: tuple[float, float], begin_s: float, end_s: float
 ) -> Energy:
-    # What little lies beyond the readings is taken to be like the rest.
+    # The little that lies beyond the readings is assumed to be like the rest.
     whole = joules * (end_s - begin_s) / (ends[1] - ends[0])
     return Energy(joules=whole, series=series.name, source=series.source, method=method)
 
 
 def _at(series: Series, moment_s: float) -> float:
-    """The value at a moment between the first reading and the last, along a straight line."""
+    """Return the value at a moment between the first reading and the last, along a straight line."""
     after = bisect_left(series.at_s, moment_s)
     if series.at_s[after] == moment_s:
         return series.values[after]

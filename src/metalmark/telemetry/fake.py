@@ -1,4 +1,4 @@
-"""FakeSensor: plays a script of readings and faults, for tests of everything that holds a sensor."""
+"""FakeSensor: plays a script of readings and faults, for tests of everything that uses a sensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from metalmark.telemetry.base import Reading
 
 HANG: Final = object()
-"""As a step: `read` does not come back until `release` is set."""
+"""A step of the script: `read` does not return until `release` is set."""
 
 
 class FakeSensor:
@@ -20,7 +20,7 @@ class FakeSensor:
     def __init__(self, steps: Iterable[Any], *, name: str = "fake", unavailable: str | None = None) -> None:
         self.name = name
         self.spent = threading.Event()
-        """The script is over and all that it gave has been taken."""
+        """Set when the script is over and all that it gave has been read."""
         self.hanging = threading.Event()
         self.release = threading.Event()
         self.closed = threading.Event()

@@ -23,7 +23,7 @@ _SCALED_ONLY = Absent("macmon before 0.8 gives the GPU's load scaled by its cloc
 
 
 def core_kinds() -> tuple[str, ...]:
-    """The names of this Mac's kinds of cores, fastest first."""
+    """Return the names of this Mac's kinds of cores, fastest first."""
     return tuple(name for _, name in levels(read_sysctl()))
 
 
@@ -68,7 +68,7 @@ class MacmonSensor(ToolSensor):
 
 
 def parse_line(text: str, slower: str | Absent = "e") -> list[Reading]:
-    """One line of any version; nothing for what is none of macmon's. `slower` is the letter of the `ecpu` slot."""
+    """Read one line of any version of macmon; nothing from other text. `slower` is the letter of the `ecpu` slot."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def _gpu(line: dict[str, Any]) -> list[Reading | None]:
 
 
 def _pair(value: object) -> tuple[object, object]:
-    """Up to 0.7 a load is [MHz, share of what it could do at its highest clock]."""
+    """Split a load as macmon up to 0.7 prints it: [MHz, share of what it could do at its highest clock]."""
     return (value[0], value[1]) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 

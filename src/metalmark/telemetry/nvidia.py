@@ -9,7 +9,7 @@ from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, Reading, Unit
 
 # NVML averages power over a second on most GPUs since Ampere; utilisation is the share of its last sample
-# period (a sixth of a second to a second) in which any kernel ran, however few of the units that one used.
+# period (a sixth of a second to a second) in which any kernel ran, however few units it used.
 _QUANTITIES: tuple[tuple[str, Unit, Callable[[Any, Any], float]], ...] = (
     ("utilisation", Unit.PERCENT, lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
     ("memory", Unit.BYTES, lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used),
@@ -22,7 +22,7 @@ _QUANTITIES: tuple[tuple[str, Unit, Callable[[Any, Any], float]], ...] = (
 )
 _METERED = {Unit.WATTS: "nvml" + MEASURED, Unit.JOULES: "nvml" + MEASURED}
 
-# The driver's bits for why a clock is below its highest. Left out are those that take nothing from a run: an idle GPU
+# The driver's bits for why a clock is below its highest. Left out are those that do not slow a run: an idle GPU
 # (1), clocks that somebody set (2), sync boost (16) and the display's (256).
 HARMFUL = {
     0x04: "power_cap",
@@ -34,12 +34,12 @@ HARMFUL = {
 
 
 def throttle_words(mask: int) -> tuple[str, ...]:
-    """The reasons that cost speed, of those that the driver gives."""
+    """Return the reasons that cost speed, of those that the driver gives."""
     return tuple(word for bit, word in HARMFUL.items() if mask & bit)
 
 
 class NvidiaSensor:
-    """Series `gpu0_utilisation`, `gpu0_memory` ... of the whole GPU, all its users counted in.
+    """Series `gpu0_utilisation`, `gpu0_memory` ... of the whole GPU, with all its users.
 
     `gpu0_throttle` is 1 while its clock is held down; `gpu0_throttle_power_cap` and the like begin when first seen.
     """
@@ -101,7 +101,7 @@ class NvidiaSensor:
                 readings += self._throttle(name, int(value))
             else:
                 readings.append(Reading(name=name, unit=unit, value=value, source=_METERED.get(unit)))
-        # Said once: what a GPU refuses now it refuses at every tick.
+        # Reported once: what a GPU refuses now it refuses at every tick.
         self._asked = [entry for entry in self._asked if entry[0] not in refused]
         return readings
 

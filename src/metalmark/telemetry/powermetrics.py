@@ -1,5 +1,5 @@
-"""PowermetricsSensor: an Apple chip's power, energy, load and clocks, from the system's own tool; of an Intel Mac the
-power of its package. Needs root."""
+"""PowermetricsSensor: an Apple chip's power, energy, load and clocks, or the power of an Intel Mac's package, from the
+system's own tool. Needs root."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PowermetricsSensor(ToolSensor):
 
 
 def parse_line(text: str) -> list[Reading]:
-    """One property list, a leading NUL allowed; nothing for what is none. Joules are those of this sample alone."""
+    """Read one property list, after a NUL or not; nothing from other text. Joules are those of this sample alone."""
     try:
         sample = plistlib.loads(text.strip("\0 \r\n\t").encode())
     except Exception:  # noqa: BLE001  plistlib fails in many ways on what is no property list
@@ -60,7 +60,7 @@ def parse_line(text: str) -> list[Reading]:
 
 
 def _powers(sample: dict[str, Any]) -> list[Reading]:
-    """Milliwatts and millijoules. Without the CPU's sampler the GPU's energy is in its own section, with no power."""
+    """Read milliwatts and millijoules. Without the CPU's sampler, the GPU's own section has its energy and no power."""
     processor, gpu = _section(sample, "processor"), _section(sample, "gpu")
     elapsed_s = (number(sample.get("elapsed_ns")) or 0.0) / 1e9
     readings: list[Reading] = []
@@ -95,7 +95,7 @@ def _gpu(gpu: dict[str, Any]) -> list[Reading]:
 
 
 def _clusters(processor: dict[str, Any]) -> list[Reading]:
-    """E-Cluster, P0-Cluster, M0-Cluster ...: by whatever letter and number the chip has."""
+    """Read the clocks of E-Cluster, P0-Cluster, M0-Cluster ...: whatever letter and number the chip has."""
     clusters = processor.get("clusters")
     readings: dict[str, Reading] = {}
     for cluster in clusters if isinstance(clusters, list) else ():

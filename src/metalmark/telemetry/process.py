@@ -82,8 +82,8 @@ class ProcessSensor:
         return [self._root, *self._descendants.values()]
 
     def _find_descendants(self, root: psutil.Process) -> None:
-        """Asks only processes that were not there last time: asking every one, as psutil does, takes
-        milliseconds on a busy machine, and whose child an old one is can't have changed."""
+        """Ask only processes that were not there last time: asking all of them, as psutil does, takes milliseconds on a
+        busy machine, and the parent of an old one can't have changed."""
         pids, seen_pids = set(psutil.pids()), self._seen_pids
         if not seen_pids:
             self._descendants = {child.pid: child for child in root.children(recursive=True)}
@@ -98,7 +98,7 @@ class ProcessSensor:
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue  # it has ended already, or is another user's
         family = {pid: process for pid, process in self._descendants.items() if pid in pids}
-        # A child may be listed before its parent, so go on until a pass finds nobody.
+        # A child may be listed before its parent, so repeat until a pass finds no more.
         while found := {
             pid: process
             for pid, (process, parent_pid) in new.items()

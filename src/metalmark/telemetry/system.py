@@ -21,9 +21,9 @@ _PAGE = re.compile(r"page size of (\d{1,9}) bytes")
 _SWAPPED = re.compile(r"^Swap(in|out)s:\s*(\d{1,18})\.?\s*$", re.MULTILINE)
 _LINUX = sys.platform == "linux"
 
-# On a Mac psutil's counters hold every page read from a file too, so there they are no evidence of swapping.
+# On a Mac psutil's counters include every page read from a file, so there they are no evidence of swapping.
 _TRAFFIC = "swap" if _LINUX else "page"
-# psutil takes a page for 4 KiB; on many Arm servers it is 64.
+# psutil assumes pages of 4 KiB; on many Arm servers they have 64.
 _TRAFFIC_SCALE = os.sysconf("SC_PAGE_SIZE") / 4096 if _LINUX else 1.0
 
 

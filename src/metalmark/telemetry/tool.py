@@ -21,11 +21,11 @@ from metalmark.scrub import scrub
 from metalmark.telemetry.base import Reading, ReadInterval, Sensor, SensorLostError, Unit
 
 TOOL_EVERY_S = 5.0
-"""For what starts a process: five of those per second would be a load of their own."""
+"""How often a tool that has to be started is asked: five starts per second would be a load of their own."""
 _ANSWER_S = 3.0
 _MOST_BYTES = 1 << 20
 _KEPT_BYTES = 4096
-"""Of the error messages: the last line of them may be why a tool ended."""
+"""How much of the error messages is kept: their last line may say why a tool ended."""
 _REAP_S = 0.5
 _REASON_CHARS = 120
 _MOST_UNREADABLE = 3
@@ -225,7 +225,7 @@ class ToolStream:
         complaints = self._read(self._process.stderr, _MOST_BYTES)
         self._complaints += complaints
         if len(self._complaints) > _KEPT_BYTES:
-            # From the next line on: what a line begins with says whether a path stands in it.
+            # From the next whole line on: whether a path is in a line is seen from how the line begins.
             self._complaints = self._complaints[-_KEPT_BYTES:].partition(b"\n")[2]
         self._complained_bytes += len(complaints)
         if self._complained_bytes > _MOST_BYTES:

@@ -24,7 +24,7 @@ def in_virtual_machine() -> bool:
 
 
 class ZeusSensor:
-    """Its counters where this version has them, else one window after another, added up."""
+    """Reads the counters of zeus where its version has them, else adds up one window after another."""
 
     name = "zeus"
     source = "zeus-apple-silicon" + MODELLED
