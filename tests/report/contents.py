@@ -9,8 +9,7 @@ import msgspec
 from metalmark.model.measurement import BenchRun, Block, Completed, Phases
 from metalmark.model.plan import Settings
 from metalmark.model.run import FailureKind, Flag, Series, Software, Telemetry
-from metalmark.model.training import Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
-from metalmark.model.training import WatchEnding as TrainingEnding
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.model.watch import Curve, Pass, Stretch, WatchedRun, WatchEnding
 from metalmark.report.content import Content
 from tests.samples import MACHINE, completed, failed, plan, record
@@ -95,7 +94,7 @@ def training(identifier: str = "trained0001", *, framework: str = "torch", epoch
         started_at="2026-11-15T09:00:00.000000Z",
         plan=plan(framework=framework, workload=f"net{HOSTILE[0]}"),
         goal=Goal(epochs=epochs, target_accuracy=0.9),
-        ending=TrainingEnding.EPOCHS,
+        ending=Ending.EPOCHS,
         setting=TrainingSetup(
             placed_on="cpu", device_name="CPU", parameters=10, trainable_parameters=10, data=HOSTILE[2],
             data_digest="d", train_samples=100, validation_samples=10, classes=10, workers=1, notes=(HOSTILE[5],),
@@ -141,9 +140,7 @@ def watched() -> WatchedRun:
 def everything() -> Content:
     found = records()
     return Content(
-        records=tuple(found),
-        trainings=(training(), training("trained0002", framework="jax")),
-        watched=(watched(),),
+        runs=(*found, training(), training("trained0002", framework="jax"), watched()),
         plans=(*(one.plan for one in found), plan(framework="mlx")),
         left_out=(f"mlx gpu not run: {HOSTILE[0]}",),
         published=True,

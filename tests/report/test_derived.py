@@ -13,9 +13,9 @@ import pytest
 from metalmark.model.codec import decode_export, encode
 from metalmark.model.measurement import BenchRun, Block, Completed
 from metalmark.model.run import Absent, Series, Software, Telemetry
-from metalmark.report.derived_lines import joules
-from metalmark.report.exports import comma_separated, json_text
-from metalmark.report.record_page import record_page
+from metalmark.report.text.exports import comma_separated, json_text
+from metalmark.report.text.run_page import run_page
+from metalmark.report.text.units import joules
 from metalmark.results.cells import cells_of
 from metalmark.results.derived import Cost, Utilisation, derive
 from tests.samples import completed, failed, record
@@ -67,7 +67,7 @@ def test_a_part_that_used_nothing_used_nothing_and_a_device_whose_counter_stood_
     assert isinstance(engine.samples_per_joule, Absent)
     assert isinstance(found.energy, Absent)
     assert "stood still" in found.energy.reason
-    assert "energy of ane: none" in record_page([seen(*still)])
+    assert "energy of ane: none" in run_page([seen(*still)])
 
 
 def test_the_device_decides_whose_energy_it_is() -> None:
@@ -118,14 +118,15 @@ def test_what_is_not_there_says_why() -> None:
 
 def test_the_page_shows_figures_and_reasons() -> None:
     power = series("gpu0_power", lambda _: 280, "nvml, measured")
-    page = record_page([seen(power, run=completed(placed_on="cuda:0", flops_per_sample=1e6))])
+    page = run_page([seen(power, run=completed(placed_on="cuda:0", flops_per_sample=1e6))])
     assert (
-        "energy of gpu0: 280 W on average, 280 W at most; 2.00 J a step, 62.5 mJ a sample, 16.0 samples a joule" in page
+        "energy of gpu0: 280 W on average, 280 W at most; 2.00 J per step, 62.5 mJ per sample, 16.0 samples per joule"
+        in page
     )
     assert "(nvml, measured; trapezoid)" in page
     assert "GFLOP/s" in page
     assert "utilisation unknown: nothing here gives gpu0_utilisation" in page
-    page = record_page([record()])
+    page = run_page([record()])
     assert "energy unknown: telemetry was switched off" in page
     assert "FLOP/s unknown" in page
 

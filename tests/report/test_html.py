@@ -10,11 +10,11 @@ import pytest
 
 from metalmark.model.run import Telemetry
 from metalmark.report.content import Content
+from metalmark.report.html.blocks import Column, ColumnKind, Value, from_table, sort_key, table
 from metalmark.report.html.document import document
 from metalmark.report.html.page import asset, page
-from metalmark.report.html.sweep import sweep_section
-from metalmark.report.html.tables import Column, Kind, Value, from_table, sort_key, table
-from metalmark.report.table import Table, sweep_table
+from metalmark.report.html.sections import sweep_section
+from metalmark.report.text.tables import Table, sweep_table
 from metalmark.results.cells import cells_of
 from tests.report.contents import HOSTILE, everything, records, run, series
 from tests.report.markup import Parsed, parse
@@ -89,8 +89,9 @@ def test_every_figure_has_its_numbers_and_its_words(parsed: Parsed) -> None:
 
 def test_what_ran_and_what_could_not(text: str, parsed: Parsed) -> None:
     body = parsed.named("main")[0].text
-    for said in ("crashed", "Asked for, and without a result yet", "training on mlx cpu", "Test chip", "drifting",
-                 "Broken line: the drift", "Not drawn: Share of the measured ceiling", "metalmark ceiling -f torch",
+    for said in ("crashed", "Planned and not measured yet", "training batch 32 mlx cpu", "Test chip", "drifting",
+                 "Broken line: the drift", "Not drawn: Scaling over sequence length", "ceiling (not measured yet",
+                 "metalmark ceiling -f torch",
                  "no driver"):  # fmt: skip
         assert said in body, said
     assert "NaN" not in text.partition("<script>")[0]
@@ -98,10 +99,13 @@ def test_what_ran_and_what_could_not(text: str, parsed: Parsed) -> None:
 
 
 def test_what_was_not_measured_is_not_drawn_and_the_page_says_why() -> None:
-    found = parse(document(Content(records=(record(completed(0.1)),))))
+    found = parse(document(Content(runs=(record(completed(0.1)),))))
     body = found.named("main")[0].text
-    assert "Energy a sample. Telemetry was switched off." in body
-    assert "Scaling over batch size. No workload here ran at two values of its batch size." in body
+    assert "Energy per sample, CPU utilisation, Power, Memory (telemetry was switched off)" in body
+    assert "Scaling over batch size (no workload here ran at two values of its batch size)" in body
+    assert body.count("Not drawn") == 1
+    assert body.rstrip().endswith(".")
+    assert body.rindex("Not drawn") > body.rindex("Machine and software"), "what could not be drawn comes last"
     titles = [tag.text.partition(":")[0] for tag in found.named("figcaption")]
     assert len(titles) == 2
     assert titles[0] == "Throughput"
@@ -129,12 +133,12 @@ def test_a_large_report_stays_small() -> None:
         )
         for number in range(205)
     ]
-    text = document(Content(records=tuple(heavy)))
+    text = document(Content(runs=tuple(heavy)))
     assert len(text.encode()) < 3 << 20
     body = parse(text).named("main")[0].text
     assert "Of 205 cells 12" in body
     assert "And 5 more" in body
-    assert "as the least and the most of each stretch; the numbers are of all" in body
+    assert "as the lowest and highest of each stretch; the numbers are of all" in body
     assert "1,000" in body, "the numbers below a figure are of every reading"
 
 
@@ -174,7 +178,7 @@ def test_figures_sort_by_what_they_are_worth() -> None:
 
 def test_a_long_table_has_a_box_to_filter_by_that_a_script_shows() -> None:
     rows = [[str(number)] for number in range(9)]
-    found = parse(str(table([Column(name="n", kind=Kind.NUMBER)], rows)))
+    found = parse(str(table([Column(name="n", kind=ColumnKind.NUMBER)], rows)))
     box = next(tag for tag in found.tags if tag.attributes.get("class") == "tools filter")
     assert "hidden" in box.attributes, "without script there is no box that does nothing"
     assert not found.named("button")

@@ -11,16 +11,17 @@ from metalmark.model.measurement import Phases
 from metalmark.model.plan import Mode
 from metalmark.model.run import Telemetry
 from metalmark.report.charts.bars import Bar, bars_svg
+from metalmark.report.charts.cells import (
+    ceiling_figures,
+    energy_figures,
+    published_figures,
+    scaling_figures,
+    throughput_figures,
+)
 from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
-from metalmark.report.charts.draw import SERIES, plain
-from metalmark.report.charts.figures import Drawn, Figure, Missing
-from metalmark.report.charts.lines import Axis, Line, Span, lines_svg, wants_log
-from metalmark.report.charts.published import published_figures
-from metalmark.report.charts.scaling import scaling_figures
-from metalmark.report.charts.sensors import phase_spans, sensor_figures, series_figures
-from metalmark.report.charts.steps import steps_figure
-from metalmark.report.charts.thin import MOST, thin, thinned
-from metalmark.report.charts.throughput import ceiling_figures, energy_figures, throughput_figures
+from metalmark.report.charts.draw import SERIES, Drawn, Figure, Missing, plain
+from metalmark.report.charts.lines import MOST_POINTS, Axis, Line, Span, lines_svg, thin, thinned, wants_log
+from metalmark.report.charts.over_time import phase_spans, sensor_figures, series_figures, steps_figure
 from metalmark.report.html.page import asset
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, key_of
 from metalmark.results.cells import cells_of
@@ -54,7 +55,7 @@ def test_throughput_says_what_the_table_says() -> None:
     assert row[2] == "40.0"
     assert (row[3], row[4]) == (f"{4 / interval.high:.1f}", f"{4 / interval.low:.1f}")
     assert "40.0" in texts(figure.svg)
-    assert "samples a second" in texts(figure.svg)
+    assert "samples per second" in texts(figure.svg)
 
 
 @pytest.mark.parametrize("last", [0.8095, 0.8365, 0.99])
@@ -176,7 +177,7 @@ def test_thinning_keeps_every_peak_and_dip() -> None:
     points[12_345] = (12_345.0, 99.0)
     points[40_001] = (40_001.0, -99.0)
     kept = thin(points)
-    assert len(kept) <= MOST
+    assert len(kept) <= MOST_POINTS
     assert (12_345.0, 99.0) in kept
     assert (40_001.0, -99.0) in kept
     assert kept == sorted(kept)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from metalmark.model.plan import Mode
 from metalmark.model.run import FailureKind
-from metalmark.report.published_table import published_tables
+from metalmark.report.text.tables import published_tables
 from metalmark.results.cells import cells_of
 from metalmark.results.published import published
 from tests.samples import completed, failed, plan, record
@@ -53,4 +53,4 @@ def test_times_of_whole_runs_are_not_set_beside_steps() -> None:
     params = {"batch_size": 64, "pixels": 128}
     (table,) = published_tables(cells_of([record(plan=plan(workload="mobilenet-cifar10", params=params))]))
     assert not any("torch" in header for header in table.headers)
-    assert "no figure of ours" in " ".join(table.notes)
+    assert "no measured figure" in " ".join(table.notes)

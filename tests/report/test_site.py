@@ -12,7 +12,7 @@ from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Settings
 from metalmark.model.run import Flag, Gpu
-from metalmark.report.site import MARK, find_bundles, write_site
+from metalmark.report.html.site import MARK, find_bundles, write_site
 from metalmark.results.leaderboard import board_of, slug
 from metalmark.store.bundle import encode_bundle
 from tests.conftest import Cli

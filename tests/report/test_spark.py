@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metalmark.report.spark import spark
+from metalmark.report.text.units import spark
 
 
 def test_a_rise_is_seen_and_nothing_is_hidden() -> None:

@@ -8,7 +8,7 @@ import pytest
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
-from metalmark.report.text.training_table import training_table
+from metalmark.report.text.run_tables import training_table
 from metalmark.results.derived import target_reached
 from metalmark.training.derived import best, ending, flags
 

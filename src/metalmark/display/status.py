@@ -11,7 +11,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, RunKind
 from metalmark.model.sweep import Sweep, now_utc
-from metalmark.report.text.training_table import summary
+from metalmark.report.text.run_tables import summary
 from metalmark.report.text.units import duration, figures, seconds, share
 from metalmark.results.cells import cells_of
 from metalmark.runner.events import Ended, Event, Paused, Progress, Sampled, Started, TrainingProgress

@@ -4,6 +4,7 @@ Bench runs have a row per pair of cells; trainings and watched runs have a row p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 
 from metalmark.model.run import Absent, RunKind
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import count, figures, percent, seconds, share, size
+from metalmark.report.text.units import count, figures, joules, percent, seconds, share, size
 from metalmark.results.comparison import CellComparison, Comparison, Ratio, SideFigures, TrainedFigures
 from metalmark.results.pairing import MAY_LACK, shown
 from metalmark.stats.difference import Difference, Gap, Verdict
@@ -136,8 +137,9 @@ def _accuracy_sentence(accuracy: Gap | Absent, row: CellComparison, a: str, b: s
     ours, theirs = (_mean(one.trained.accuracies if one.trained else ()) for one in (row.a, row.b))
     values = f"{percent(theirs)} against {percent(ours)}"
     if accuracy.verdict is Verdict.CANT_TELL:
-        again = f" Train again: {row.command}" if row.command else ""
-        return f"Can't tell whether {b} is more accurate than {a} ({values}): {accuracy.reason}.{again}"
+        more = re.search(r"--repeat \d+$", row.command)
+        again = f"; train with {more[0]}" if more else ""
+        return f"Can't tell whether {b} is more accurate than {a} ({values}): {accuracy.reason}{again}."
     if accuracy.verdict is Verdict.SAME:
         return f"{b} is as accurate as {a}: {values}{_points_interval(accuracy)}."
     word = "more" if accuracy.verdict is Verdict.BETTER else "less"
@@ -153,8 +155,8 @@ def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
     if to_target.verdict is Verdict.SAME:
         return f"It takes as long to reach {target} (95% interval of the ratio {_interval(to_target)})."
     times, interval = _times(to_target)
-    word = "less" if to_target.verdict is Verdict.FASTER else "more"
-    return f"It takes {times}x {word} time to reach {target} (95% interval {interval})."
+    word = "sooner" if to_target.verdict is Verdict.FASTER else "later"
+    return f"It reaches {target} {times}x {word} (95% interval {interval})."
 
 
 # Cells of the table
@@ -188,9 +190,9 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
         yield _figure_row("step", _known(a.step_s), _known(b.step_s), seconds, row.speed, row)
         if row.input_wait is not None:
             yield _figure_row("input wait", a.input_waits, b.input_waits, share, row.input_wait, row)
-    yield _ratio_row("memory", a.memory_bytes, b.memory_bytes, size, row.memory)
+    yield from _ratio_row("memory", a.memory_bytes, b.memory_bytes, size, row.memory)
     per = "per sample" if trained is not None else "per step"
-    yield _ratio_row(f"joules {per}", a.joules_per_sample, b.joules_per_sample, figures, row.energy)
+    yield from _ratio_row(f"energy {per}", a.joules_per_sample, b.joules_per_sample, joules, row.energy)
 
 
 def _figure_row(
@@ -203,12 +205,15 @@ def _figure_row(
 
 def _ratio_row(
     name: str, a: float | Absent, b: float | Absent, show: Callable[[float], str], ratio: Ratio | Absent
-) -> tuple[str, ...]:
+) -> Iterator[tuple[str, ...]]:
+    """A row, or none where neither side has the figure: the notes give the reason."""
+    if isinstance(a, Absent) and isinstance(b, Absent):
+        return
     values = ("-" if isinstance(one, Absent) else show(one) for one in (a, b))
     low_high = ""
     if isinstance(ratio, Ratio) and ratio.low is not None and ratio.high is not None:
         low_high = f"{_factor(ratio.low)} to {_factor(ratio.high)}"
-    return (name, *values, _ratio(ratio), low_high, "", "")
+    yield (name, *values, _ratio(ratio), low_high, "", "")
 
 
 def _reached(side: TrainedFigures, time: str) -> str:
@@ -344,8 +349,9 @@ def _how_to_tell(found: Comparison, row: CellComparison, judged: Difference | Ga
         return f" Run each side again, under the same name: about {count(judged.more_repeats, 'more time')} would tell."
     if not row.command:
         return ""
-    few = judged.band is None
-    return f" {'Measure again' if few else f'About {judged.more_repeats} more per side would tell'}: {row.command}"
+    if judged.band is not None:
+        return f" About {judged.more_repeats} more per side would tell: {row.command}"
+    return f" {'Train' if found.kind is RunKind.TRAINING else 'Measure'} again: {row.command}"
 
 
 def _flags(found: Comparison) -> Iterable[str]:

@@ -1,9 +1,10 @@
-"""What a report is of: records, trainings and watched loops that were asked for, and what belongs to them."""
+"""What a report is of: runs of every kind, and what belongs to them."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
 from metalmark.model.run import Machine
@@ -13,42 +14,54 @@ from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    records: tuple[BenchRun, ...] = ()
-    trainings: tuple[TrainingRun, ...] = ()
-    watched: tuple[WatchedRun, ...] = ()
+    runs: tuple[AnyRun, ...]
     plans: tuple[Plan, ...] = ()
-    """Of the sweeps that were asked for as a whole: what has no record yet is said."""
+    """Everything that the sweeps asked for as a whole planned: what has no run yet is listed."""
     left_out: tuple[str, ...] = ()
-    """Of those sweeps: frameworks and devices that are not on the machine, with the reasons."""
+    """Frameworks and devices that those sweeps did not try, with the reasons."""
     ceilings: Ceilings = NO_CEILINGS
     published: bool = False
-    """Set what others published beside it."""
+    """Whether to show published figures beside the measured ones."""
+
+    @property
+    def bench_runs(self) -> tuple[BenchRun, ...]:
+        """Bench runs in the order of their sweeps, cells and repeats."""
+        found = [run for run in self.runs if isinstance(run, BenchRun)]
+        return tuple(sorted(found, key=lambda run: (run.sweep, run.cell, run.repeat)))
+
+    @property
+    def trainings(self) -> tuple[TrainingRun, ...]:
+        return tuple(run for run in self.runs if isinstance(run, TrainingRun))
+
+    @property
+    def watched(self) -> tuple[WatchedRun, ...]:
+        return tuple(run for run in self.runs if isinstance(run, WatchedRun))
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        found = [record.machine for record in self.records]
-        found += [session.machine for training in self.trainings for session in training.sessions]
-        found += [run.machine for run in self.watched]
+        found = [machine for run in self.runs for machine in _machines(run)]
         # A machine with a GPU holds its peaks in a dictionary, and so has no hash.
         return tuple({repr(machine): machine for machine in found}.values())
 
     @property
     def times(self) -> tuple[str, ...]:
-        """When each began, the earliest first."""
-        found = [record.started_at for record in self.records]
-        found += [training.started_at for training in self.trainings] + [run.started_at for run in self.watched]
-        return tuple(sorted(found))
+        """When each run began, the earliest first."""
+        return tuple(sorted(run.started_at for run in self.runs))
 
     @property
     def title(self) -> str:
-        names = [record.plan.workload for record in self.records]
-        names += [training.plan.workload for training in self.trainings] + [run.name for run in self.watched]
-        every = list(dict.fromkeys(names))
-        shown = ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
-        chips = list(dict.fromkeys(_named(machine) for machine in self.machines))
+        planned: tuple[BenchRun | TrainingRun, ...] = (*self.bench_runs, *self.trainings)
+        names = list(dict.fromkeys([*(run.plan.workload for run in planned), *(run.name for run in self.watched)]))
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        chips = list(dict.fromkeys(_chips(machine) for machine in self.machines))
         where = f" on {chips[0]}" if len(chips) == 1 else f" on {len(chips)} machines" if chips else ""
         return f"{shown}{where}"
 
 
-def _named(machine: Machine) -> str:
+def _machines(run: AnyRun) -> list[Machine]:
+    """A training may have moved from one machine to another between its sessions."""
+    return [session.machine for session in run.sessions] if isinstance(run, TrainingRun) else [run.machine]
+
+
+def _chips(machine: Machine) -> str:
     return ", ".join(dict.fromkeys((machine.chip, *(gpu.name for gpu in machine.gpus))))

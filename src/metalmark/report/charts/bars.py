@@ -1,4 +1,4 @@
-"""Bars with intervals: a row a cell, a colour a device, the figure written at its end."""
+"""Bars with intervals: a row per cell, a colour per device, the figure written at the end of its bar."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from metalmark.report.charts.draw import INK, MUTED, PAPER, SERIES, WIDTH, Canvas, plain, svg
+from metalmark.report.text.units import figures
 
 ROW_PX = 21
 MOST_ROWS = 24
 PADDING = {"left": 16, "right": 4, "top": 4, "bottom": 2}
-"""On the left for names that are wider in a browser's letters than in those the drawing was measured with."""
+"""On the left for names that are wider in a browser's font than in the one that the drawing was measured with."""
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -24,11 +25,11 @@ class Bar(Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     hollow: bool = False
-    """Not ours: published by others."""
+    """Published by others, not measured here."""
 
 
 def bars_svg(bars: Sequence[Bar], *, unit: str, percent: bool = False) -> str:
-    """`unit`: what the axis says, the unit in it."""
+    """`unit`: the title of the axis."""
     return svg(lambda canvas: _chart(canvas, bars, unit, percent))
 
 
@@ -52,17 +53,20 @@ def _chart(canvas: Canvas, bars: Sequence[Bar], unit: str, percent: bool) -> Any
     legend = alt.Legend(title=None) if len(groups) > 1 else None
     offset: dict[str, Any] = {"yOffset": alt.YOffset("group:N", sort=groups)} if together else {}
     colours = alt.Scale(domain=groups, range=range_)
-    base = canvas.chart([_row(bar) for bar in bars]).encode(y=y, **offset)
+    base = canvas.chart([_row(bar, unit, percent) for bar in bars]).encode(y=y, **offset)
+    says = alt.Description("says:N")
     known = base.transform_filter("isValid(datum.low)")
     colour, stroke = (
         alt.Color("group:N", scale=colours, legend=legend),
         alt.Stroke("group:N", scale=colours, legend=None),
     )
     layers = [
-        base.transform_filter("!datum.hollow").mark_bar(height={"band": 0.72}).encode(x=x, color=colour),
+        base.transform_filter("!datum.hollow").mark_bar(height={"band": 0.72}, aria=True).encode(
+            x=x, color=colour, description=says
+        ),
         base.transform_filter("datum.hollow").mark_bar(
-            height={"band": 0.72}, strokeWidth=1.5, strokeDash=[3, 2], fill=PAPER
-        ).encode(x=x, stroke=stroke),
+            height={"band": 0.72}, strokeWidth=1.5, strokeDash=[3, 2], fill=PAPER, aria=True
+        ).encode(x=x, stroke=stroke, description=says),
         # Light under dark: an interval is seen on its bar and beside it.
         known.mark_rule(color=PAPER, strokeWidth=4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         known.mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
@@ -77,8 +81,12 @@ def _chart(canvas: Canvas, bars: Sequence[Bar], unit: str, percent: bool) -> Any
     )  # fmt: skip
 
 
-def _row(bar: Bar) -> dict[str, Any]:
+def _row(bar: Bar, unit: str, percent: bool) -> dict[str, Any]:
+    says = f"{bar.row}, {bar.group}: {bar.text}"
+    if bar.low is not None and bar.high is not None and not percent:
+        says += f", 95% interval {figures(bar.low)} to {figures(bar.high)}"
     return {
         "row": plain(bar.row), "group": plain(bar.group), "value": bar.value, "low": bar.low, "high": bar.high,
         "end": max(bar.value, bar.high or 0.0), "text": plain(bar.text), "hollow": bar.hollow,
+        "says": plain(f"{says} ({unit})", 300),
     }  # fmt: skip

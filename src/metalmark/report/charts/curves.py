@@ -1,4 +1,4 @@
-"""Training curves: of `metalmark train`, and of loops that were only watched."""
+"""Training curves: of `metalmark train`, and of watched runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from metalmark.model.run import Absent
 from metalmark.model.training import Epoch, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun
-from metalmark.report.charts.figures import Drawn, Figure, Missing, numbers
-from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
-from metalmark.report.charts.thin import Point, thinned
-from metalmark.report.units import figures, seconds
+from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
+from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, lines_svg, thinned, wants_log
+from metalmark.report.text.units import figures, seconds
 from metalmark.training.derived import samples_s
 
 EPOCHS = ("training", "epoch", "train loss", "validation loss", "accuracy")
@@ -27,7 +26,7 @@ def training_name(record: TrainingRun, *, workload: bool = True) -> str:
 
 
 def together_figures(records: Sequence[TrainingRun]) -> list[Drawn]:
-    """Accuracy and validation loss of each training over its epochs, those of one workload in one figure."""
+    """Return the accuracy and the validation loss of each training over its epochs, one figure each per workload."""
     groups: dict[str, list[TrainingRun]] = {}
     for record in records:
         if record.epochs:
@@ -41,7 +40,7 @@ def together_figures(records: Sequence[TrainingRun]) -> list[Drawn]:
 
 
 def training_figures(record: TrainingRun) -> list[Drawn]:
-    """One training's own: the loss of each step, and where an epoch's time went."""
+    """Return the loss of each step of one training, and where the time of its epochs went."""
     name = training_name(record)
     losses = tuple((float(step), loss) for step, loss in enumerate(_steps(record), start=1))
     if not losses or not record.epochs:
@@ -49,7 +48,7 @@ def training_figures(record: TrainingRun) -> list[Drawn]:
     line = Line(name=TRAIN, points=losses)
     row = (name, f"{len(losses):,}", *(f"{value:.4g}" for value in _told(losses)))
     shown = Figure(
-        title="Loss of each step",
+        title="Training loss over the steps",
         about=" ".join(filter(None, ("The mean over a step's batch, before its update.", thinned([len(losses)])))),
         label=f"Line chart: loss of each of {len(losses):,} steps of {name}.",
         svg=lines_svg([line], Axis("step"), _loss_axis([line])),
@@ -84,7 +83,7 @@ def _accuracy(workload: str, records: Sequence[TrainingRun]) -> Figure:
 
 
 def _losses(workload: str, records: Sequence[TrainingRun]) -> Figure:
-    """Of one training both losses; of several the validation's alone, or nobody can tell the lines apart."""
+    """Return both losses of one training; of several only the validation loss, or nobody could tell the lines apart."""
     if len(records) == 1:
         epochs = records[0].epochs
         lines = [
@@ -123,8 +122,8 @@ def _times(record: TrainingRun, name: str) -> Figure:
         shown = (seconds(epoch.input_s), seconds(epoch.compute_s), seconds(epoch.validation_s))
         rows.append((str(epoch.number), *shown, "-" if isinstance(pace, Absent) else figures(pace)))
     return Figure(
-        title="Where an epoch's time goes",
-        about="Waiting for batches, computing, validating.",
+        title="Time per epoch",
+        about="Seconds spent waiting for batches, computing and validating.",
         label=f"Line chart: seconds of each epoch of {name} spent on input, compute and validation.",
         svg=lines_svg(lines, Axis("epoch", whole=True), Axis("seconds", zero=True), points=True),
         numbers=numbers(TIMES, rows),
@@ -139,7 +138,7 @@ def _watched(run: WatchedRun, curve: Curve) -> Figure:
     return Figure(
         title=curve.name,
         about=" ".join(filter(None, ("As the loop logged it.", *said))),
-        label=f"Line chart: {curve.name} of the watched loop {run.name} over its steps.",
+        label=f"Line chart: {curve.name} of the watched run {run.name} over its steps.",
         svg=lines_svg([Line(name=curve.name, points=points)], Axis("step"), Axis(curve.name)),
         numbers=numbers(STEPS, [(curve.name, f"{len(points):,}", *(f"{value:.4g}" for value in _told(points)))]),
     )

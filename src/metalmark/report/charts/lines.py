@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from metalmark.report.charts.draw import DASHES, FAINT, INK, MUTED, SERIES, SHAPES, WIDTH, Canvas, plain, svg
-from metalmark.report.charts.thin import Point, thin
+from metalmark.report.charts.draw import DASHES, FAINT, INK, MUTED, PAPER, SERIES, SHAPES, WIDTH, Canvas, plain, svg
+from metalmark.report.text.units import figures
 
 HEIGHT = 190
 LEGEND_PX, LETTER_PX = 15, 5.5
 LOG_FROM = 8.0
 """Values that span so many times their least are seen better on a logarithmic axis."""
 MOST_LINES = len(SERIES)
+MOST_POINTS = 480
+"""Points of one line: more than a figure of 392 pixels can show."""
+MOST_STRIPS = 24
+"""Parts of a figure that show the values at that place on hovering."""
+
+Point = tuple[float, float]
 
 
 class Line(Struct, frozen=True, kw_only=True):
     name: str
     points: tuple[Point, ...]
     intervals: tuple[tuple[float, float] | None, ...] = ()
-    """One a point, or none at all."""
+    """One per point, or none at all."""
     trend: bool = False
     """A line through the others: drawn over them, in ink."""
 
 
 class Span(NamedTuple):
-    """A stretch of the x axis with a name of its own."""
+    """A named part of the x axis."""
 
     begin: float
     end: float
@@ -67,7 +74,8 @@ def _chart(
     alt = canvas.alt
     names = [plain(line.name) for line in lines if not line.trend]
     layers = [*_spans(canvas, spans), *([_level(canvas, level)] if level is not None else [])]
-    layers += _lines(canvas, lines, names, _x(alt, lines, x), _y(alt, lines, y, level), points)
+    layers += _strips(canvas, lines, x, y)
+    layers += _lines(canvas, lines, names, x, y, points, level)
     chart = alt.layer(*layers).properties(
         width=WIDTH, height=HEIGHT + (LEGEND_PX * len(names) + 8 if len(names) > 1 else 0),
         autosize=alt.AutoSizeParams(type="fit", contains="padding"),
@@ -76,15 +84,20 @@ def _chart(
     return chart.resolve_legend(fill="independent", shape="independent") if points else chart
 
 
-def _lines(canvas: Canvas, lines: Sequence[Line], names: list[str], x: Any, y: Any, points: bool) -> list[Any]:
+def _lines(
+    canvas: Canvas, lines: Sequence[Line], names: list[str], across: Axis, up: Axis, points: bool, level: float | None
+) -> list[Any]:
     alt = canvas.alt
+    x, y = _x(alt, lines, across), _y(alt, lines, up, level)
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=220) if len(names) > 1 else None
     cycle = [place % len(SERIES) for place in range(len(names))]
     colours = alt.Scale(domain=names, range=[SERIES[n] for n in cycle])
     dashes = alt.Scale(domain=names, range=[list(DASHES[n]) for n in cycle])
-    base = canvas.chart([row for line in lines if not line.trend for row in _rows(line)]).encode(x=x, y=y)
+    rows = [row for line in lines if not line.trend for row in _rows(line, across, up)]
+    base = canvas.chart(rows).encode(x=x, y=y)
     layers = [
-        base.mark_line(strokeWidth=1.6, clip=True).encode(
+        base.mark_line(strokeWidth=1.6, clip=True, aria=True).encode(
+            description=alt.Description("name:N"),
             stroke=alt.Stroke("name:N", legend=legend, scale=colours),
             strokeDash=alt.StrokeDash("name:N", legend=legend, scale=dashes),
             order=alt.Order("place:Q"),
@@ -99,10 +112,11 @@ def _lines(canvas: Canvas, lines: Sequence[Line], names: list[str], x: Any, y: A
         # By a field of their own, or the legend would show a point instead of the line's dashes.
         fill = alt.Fill("mark:N", legend=None, scale=colours)
         shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=names, range=[SHAPES[n] for n in cycle]))
-        layers.append(base.mark_point(filled=True, size=36, opacity=1).encode(fill=fill, shape=shape))
+        marks = base.mark_point(filled=True, size=36, opacity=1, aria=True)
+        layers.append(marks.encode(fill=fill, shape=shape, description=alt.Description("says:N")))
     for line in lines:
         if line.trend:
-            trend = canvas.chart(_rows(line)).mark_line(color=INK, strokeWidth=2, strokeDash=[5, 3])
+            trend = canvas.chart(_rows(line, across, up)).mark_line(color=INK, strokeWidth=2, strokeDash=[5, 3])
             layers.append(trend.encode(x=x, y=y, order=alt.Order("place:Q")))
     return layers
 
@@ -177,21 +191,75 @@ def _range(lines: Sequence[Line], level: float | None) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _rows(line: Line) -> list[dict[str, Any]]:
+def _rows(line: Line, across: Axis, up: Axis) -> list[dict[str, Any]]:
     name = plain(line.name)
-    if line.intervals:
-        return [
-            {
-                "name": name,
-                "mark": name,
-                "x": x,
-                "y": y,
-                "place": place,
-                "low": span and span[0],
-                "high": span and span[1],
-            }
-            for place, ((x, y), span) in enumerate(zip(line.points, line.intervals, strict=True))
-        ]
-    return [
-        {"name": name, "mark": name, "x": x, "y": y, "place": place} for place, (x, y) in enumerate(thin(line.points))
+    # A line with intervals has few points; of the others it is not known, and they may have thousands.
+    spans = line.intervals or None
+    points = line.points if spans else thin(line.points)
+    rows = []
+    for place, (x, y) in enumerate(points):
+        span = spans[place] if spans else None
+        about = f", 95% interval {_value(span[0], up)} to {_value(span[1], up)}" if span else ""
+        rows.append(
+            {"name": name, "mark": name, "x": x, "y": y, "place": place, "low": span and span[0],
+             "high": span and span[1], "says": f"{_place(x, across)}: {name} {_value(y, up)}{about}"}
+        )  # fmt: skip
+    return rows
+
+
+def _strips(canvas: Canvas, lines: Sequence[Line], across: Axis, up: Axis) -> list[Any]:
+    """Upright parts of the figure that can't be seen, and tell the values of every line there on hovering."""
+    drawn = [line for line in lines if not line.trend]
+    xs = sorted({x for line in drawn for x, _ in line.points})
+    if len(xs) < 2:
+        return []
+    middles = xs
+    if len(xs) > MOST_STRIPS:
+        width = (xs[-1] - xs[0]) / MOST_STRIPS
+        middles = [xs[0] + width * (number + 0.5) for number in range(MOST_STRIPS)]
+    edges = [xs[0], *(math.sqrt(a * b) if across.log else (a + b) / 2 for a, b in pairwise(middles)), xs[-1]]
+    rows = [
+        {"x": begin, "x2": end, "says": _at(drawn, middle, across, up)}
+        for middle, (begin, end) in zip(middles, pairwise(edges), strict=True)
     ]
+    alt, base = canvas.alt, canvas.chart(rows)
+    # Painted, or a browser would look through it.
+    mark = base.mark_rect(color=PAPER, fillOpacity=0, aria=True)
+    return [mark.encode(x=alt.X("x:Q"), x2=alt.X2("x2:Q"), description=alt.Description("says:N"))]
+
+
+def _at(lines: Sequence[Line], middle: float, across: Axis, up: Axis) -> str:
+    """The point of each line that is nearest to that place."""
+    nearest = [min(line.points, key=lambda point: abs(point[0] - middle)) for line in lines]
+    values = [f"{plain(line.name)} {_value(y, up)}" for line, (_, y) in zip(lines, nearest, strict=True)]
+    return f"{_place(nearest[0][0], across)}: {', '.join(values)} ({up.title})"
+
+
+def _place(value: float, axis: Axis) -> str:
+    return f"{axis.title} {value:g}" if axis.whole or axis.title == "step" else f"{figures(value)} {axis.title}"
+
+
+def _value(value: float, axis: Axis) -> str:
+    return f"{value * 100:.2f}%" if axis.percent else figures(value)
+
+
+def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """Return fewer points that look the same: of each stretch that a pixel or two show, the lowest and the highest."""
+    count = len(points)
+    if count <= most:
+        return list(points)
+    stretches = max(most // 2, 1)
+    kept: list[Point] = []
+    for begin, end in pairwise(count * number // stretches for number in range(stretches + 1)):
+        part = points[begin:end]
+        low, high = min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])
+        kept += [low] if low is high else sorted((low, high))
+    return kept
+
+
+def thinned(counts: Sequence[int], most: int = MOST_POINTS) -> str:
+    """Return what to say below a figure whose lines have so many points each; nothing where all are drawn."""
+    long = [count for count in counts if count > most]
+    if not long:
+        return ""
+    return f"Drawn from {sum(counts):,} points as the lowest and highest of each stretch; the numbers are of all."

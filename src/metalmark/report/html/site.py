@@ -1,31 +1,46 @@
-"""The pages of a static site, from a Board: an index, a page a workload, a page a machine."""
+"""A folder of bundles from many machines as a static site: an index, a leaderboard per workload, a page per machine.
+
+Links are relative, nothing is loaded from anywhere, and each page is complete by itself.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from markupsafe import Markup
+from msgspec import Struct
 
+from metalmark.errors import MetalmarkError, StoreError, UsageError
+from metalmark.model.codec import encode
+from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Absent
-from metalmark.report.html.facts import Fact, facts_block, machine_facts
-from metalmark.report.html.page import Link, page, render
-from metalmark.report.html.tables import Column, Kind, Value, table
-from metalmark.report.units import figures, seconds, size
-from metalmark.results.leaderboard import Board, Entry, Question, slug
+from metalmark.report.html.blocks import Column, ColumnKind, Value, facts_block, notes_block, table
+from metalmark.report.html.page import Link, environment, page
+from metalmark.report.text.run_page import Fact, machine_facts
+from metalmark.report.text.units import figures, seconds, size
+from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
+from metalmark.runner.job import write_whole
+from metalmark.store.bundle import MAKE_ONE, read_file
+from metalmark.store.personal import look
 
+NUMBER = ColumnKind.NUMBER
+MARK = ".metalmark-site"
+"""Lists what we wrote, so that the next time pages of what is gone go too, and nobody else's file does."""
+OURS = re.compile(r"(?:index|workload/[a-z0-9-]+|machine/[a-z0-9-]+)\.html")
 RANKED = (
-    Column(name="rank", kind=Kind.NUMBER), Column(name="samples/s", kind=Kind.NUMBER),
-    Column(name="95%", kind=Kind.NUMBER), Column(name="machine"), Column(name="framework"), Column(name="device"),
-    Column(name="settings"), Column(name="memory", kind=Kind.NUMBER), Column(name="J a sample", kind=Kind.NUMBER),
-    Column(name="processes", kind=Kind.NUMBER), Column(name="versions"), Column(name="flags"),
+    Column(name="rank", kind=NUMBER), Column(name="samples/s", kind=NUMBER),
+    Column(name="95%", kind=NUMBER), Column(name="machine"), Column(name="framework"), Column(name="device"),
+    Column(name="settings"), Column(name="memory", kind=NUMBER), Column(name="J a sample", kind=NUMBER),
+    Column(name="processes", kind=NUMBER), Column(name="versions"), Column(name="flags"),
 )  # fmt: skip
 FAILED = (
     Column(name="machine"), Column(name="framework"), Column(name="device"), Column(name="what happened"),
 )  # fmt: skip
 HERE = (
     Column(name="workload"), Column(name="what"), Column(name="framework"), Column(name="device"),
-    Column(name="samples/s", kind=Kind.NUMBER), Column(name="95%", kind=Kind.NUMBER),
-    Column(name="step", kind=Kind.NUMBER), Column(name="rank", kind=Kind.NUMBER), Column(name="flags"),
+    Column(name="samples/s", kind=NUMBER), Column(name="95%", kind=NUMBER),
+    Column(name="step", kind=NUMBER), Column(name="rank", kind=NUMBER), Column(name="flags"),
 )  # fmt: skip
 NOTES = (
     "A machine that is faster than another beyond both 95% intervals stands before it; those that can't be told apart "
@@ -33,6 +48,88 @@ NOTES = (
     "Flags say what could have spoiled a figure: look at them before you believe a place.",
     "Fewer than three processes: the interval is over blocks, and leaves out how processes differ (*).",
 )
+
+
+class Site(Struct, frozen=True, kw_only=True):
+    pages: tuple[str, ...]
+    records: int
+    machines: int
+    refused: dict[str, str]
+    """File → why it is not in the site."""
+
+
+def find_bundles(folder: Path) -> list[Path]:
+    """Every file in it that could be one, in the order of their names."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder.", hint="Name the folder that the bundles lie in.")
+    found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    if not found:
+        raise UsageError(f"There is no bundle in {folder}.", hint=MAKE_ONE)
+    return found
+
+
+def write_site(bundles: Sequence[Path], out: Path) -> Site:
+    """A file that is no bundle is left out and named; the site is of the others."""
+    environment()  # without the extra `web` this says so, before anything is read
+    gathered, refused = _gather(bundles)
+    if not gathered:
+        name, reason = next(iter(refused.items()), ("", "there are none"))
+        raise UsageError(f"None of these bundles can be shown. {name}: {reason}", hint=MAKE_ONE)
+    board, count = board_of(gathered), sum(map(len, gathered))
+    pages = site_pages(board, records=count, refused=len(refused))
+    _write(out, pages)
+    return Site(pages=tuple(pages), records=count, machines=len(board.machines), refused=refused)
+
+
+def _gather(bundles: Sequence[Path]) -> tuple[list[list[BenchRun]], dict[str, str]]:
+    """What each bundle adds to those before it, and why some add nothing."""
+    gathered: list[list[BenchRun]] = []
+    held: dict[str, BenchRun] = {}
+    refused: dict[str, str] = {}
+    for path in bundles:
+        try:
+            found = [run for run in read_file(str(path)).runs if isinstance(run, BenchRun)]
+        except MetalmarkError as error:
+            refused[path.name] = error.message
+            continue
+        personal = next((one for run in found for one in look(run)), None)
+        twice = next((one for one in found if one.id in held and encode(held[one.id]) != encode(one)), None)
+        if personal is not None:
+            refused[path.name] = f"it would give away {personal.what} in {personal.where} of run {personal.run}."
+        elif not found:
+            refused[path.name] = "it holds no bench run, and leaderboards are of those."
+        elif twice is not None:
+            refused[path.name] = f"it has another run {twice.id} than a bundle before it."
+        else:
+            fresh = {run.id: run for run in found if run.id not in held}
+            held.update(fresh)
+            gathered.append(list(fresh.values()))
+    return [runs for runs in gathered if runs], refused
+
+
+def _write(out: Path, pages: dict[str, str]) -> None:
+    try:
+        before = _written_before(out)
+        for name, text in pages.items():
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode())
+        write_whole(out / MARK, ("\n".join(sorted(pages)) + "\n").encode())
+        for name in before - set(pages):
+            (out / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{out} can't be written: {error.strerror}.", hint="Name another folder.") from error
+
+
+def _written_before(out: Path) -> set[str]:
+    if not out.exists():
+        return set()
+    mark = out / MARK
+    if mark.is_file():
+        return {line for line in mark.read_text(encoding="utf-8").splitlines() if OURS.fullmatch(line)}
+    if not out.is_dir() or any(out.iterdir()):
+        raise UsageError(f"{out} holds other things already.", hint="Name a new folder, or an empty one.")
+    return set()
 
 
 def site_pages(board: Board, *, records: int, refused: int) -> dict[str, str]:
@@ -52,22 +149,24 @@ def _index(board: Board, records: int, refused: int) -> str:
         machines = {entry.machine for entry in entries}
         link = Value(text=workload, href=f"./workload/{slug(workload)}.html")
         rows.append([link, str(len(questions)), str(len(entries)), str(len(machines))])
-    columns = (Column(name="workload"), Column(name="questions", kind=Kind.NUMBER),
-               Column(name="results", kind=Kind.NUMBER), Column(name="machines", kind=Kind.NUMBER))  # fmt: skip
+    columns = (Column(name="workload"), Column(name="questions", kind=NUMBER),
+               Column(name="results", kind=NUMBER), Column(name="machines", kind=NUMBER))  # fmt: skip
     body = table(columns, rows, caption="Leaderboards", notes=[
         "A question is a workload with its parameters, mode, dtype and data: only answers to the same one are ranked."
     ])  # fmt: skip
     machines_rows: list[list[str | Value]] = [
         [Value(text=name, href=f"./machine/{slug(name)}.html"), str(_results(board, name))] for name in board.machines
     ]
-    body += table((Column(name="machine"), Column(name="results", kind=Kind.NUMBER)), machines_rows, caption="Machines")
+    body += table((Column(name="machine"), Column(name="results", kind=NUMBER)), machines_rows, caption="Machines")
     if refused:
-        body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
+        body += notes_block([f"{refused} files of the folder were refused and are not shown."])
     subtitle = f"{records:,} records, kinds of machines: {len(board.machines)}"
     return page("Leaderboards", body, nav=_nav(""), subtitle=subtitle)
 
 
 def _workload(workload: str, questions: Sequence[Question]) -> str:
+    from markupsafe import Markup
+
     body = Markup()
     for number, question in enumerate(questions):
         if question.entries:
@@ -88,7 +187,7 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
             body += table(FAILED, lost, caption=f"Could not run: {question.words}", marks=["failed"] * len(lost))
     evidence = _evidence(questions)
     if evidence:
-        body += Markup("<h2>{}</h2>").format("What to know") + render("notes.html", notes=evidence)
+        body += Markup("<h2>{}</h2>").format("What to know") + notes_block(evidence)
     return page(workload, body, nav=_nav("../"), subtitle="like with like: a table for each question")
 
 
@@ -122,7 +221,7 @@ def _machine(name: str, board: Board) -> str:
     return page(name, body, nav=_nav("../"))
 
 
-def _ranked(entry: Entry) -> list[str | Value]:
+def _ranked(entry: BoardEntry) -> list[str | Value]:
     cell = entry.cell
     versions = [f"{key} {value}" for key, value in cell.around.items() if key in _packages(entry)]
     return [
@@ -148,7 +247,7 @@ def _told(rows: list[list[str | Value]]) -> tuple[list[Column], list[list[str | 
     return [RANKED[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
-def _here(entry: Entry, question: Question, place: str) -> list[str | Value]:
+def _here(entry: BoardEntry, question: Question, place: str) -> list[str | Value]:
     cell = entry.cell
     return [
         Value(text=question.workload, href=place),
@@ -163,11 +262,11 @@ def _here(entry: Entry, question: Question, place: str) -> list[str | Value]:
     ]
 
 
-def _interval(entry: Entry) -> str:
+def _interval(entry: BoardEntry) -> str:
     return "?" if entry.low is None or entry.high is None else f"{figures(entry.low)} to {figures(entry.high)}"
 
 
-def _packages(entry: Entry) -> list[str]:
+def _packages(entry: BoardEntry) -> list[str]:
     """Those of the framework: the rest of what was around is on no leaderboard."""
     framework = entry.cell.how["framework"]
     return [key for key in entry.cell.around if key.startswith(framework)]

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from metalmark.backends.catalog import Framework, visible
-from metalmark.backends.versions import UNKNOWN, version_of
+from metalmark.backends.catalog import UNKNOWN, Framework, version_of, visible
 from metalmark.model.plan import word
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all

@@ -1,4 +1,4 @@
-"""A Table for people: legible without colour, and as wide as the terminal."""
+"""A Table in a terminal: legible without colour, and as wide as the window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from metalmark.report.table import TEXTS, Table
+from metalmark.report.text.tables import TEXTS, Table
 from metalmark.scrub import printable
 
 
@@ -28,6 +28,6 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def wide_console() -> Console:
-    """stdout; when it is a file or a pipe nothing is cut to a screen that isn't there."""
+    """A console on stdout. Where that is a file or a pipe, nothing is cut to the width of a window."""
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(highlight=False, width=200)

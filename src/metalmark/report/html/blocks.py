@@ -1,0 +1,181 @@
+"""The pieces of a page: tables that sort and filter where there is script, facts, figures, prose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from metalmark.report.charts.draw import Drawn, Figure, Missing
+from metalmark.report.html.page import render
+from metalmark.report.text.run_page import Fact
+from metalmark.report.text.tables import Table
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+ROWS_TO_FILTER = 6
+ROWS_TO_SORT = 2
+FIGURE_ROWS_TO_FILTER = 24
+SHORT = 24
+"""A cell of up to so many characters is not wrapped."""
+
+_NUMBER = re.compile(r"[*≈~±<]?\s*(-?[\d,]*\.?\d+(?:e[-+]?\d+)?)\s*([^\s\d]*)")
+_SCALES = {
+    "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
+    "mJ": 1e-3, "µJ": 1e-6, "nJ": 1e-9, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "GB/s": 1e9,
+}  # fmt: skip
+
+
+class ColumnKind(StrEnum):
+    TEXT = "text"
+    NUMBER = "number"
+    CODE = "code"
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    name: str
+    kind: ColumnKind = ColumnKind.TEXT
+
+
+class Value(Struct, frozen=True, kw_only=True):
+    """A cell that is more than its text. `href` takes addresses of this site only: nothing that a user wrote."""
+
+    text: str
+    sort: float | str | None = None
+    href: str = ""
+    look: str = ""
+    """Class names: bad, flag, good."""
+
+    def __post_init__(self) -> None:
+        if self.href and not self.href.startswith(("#", "/", "./", "../", "?")):
+            raise ValueError("a cell links to this page or this site only")
+
+
+class TableRow(Struct, frozen=True, kw_only=True):
+    cells: tuple[Value, ...]
+    mark: str = ""
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str | Value]],
+    *,
+    caption: str = "",
+    notes: Sequence[str] = (),
+    marks: Sequence[str] = (),
+    filter: bool | None = None,
+    sorts: bool = True,
+    anchor: str = "",
+) -> Markup:
+    """`marks`: a class name per row ("failed"). `filter`: whether it has a box to filter by; None: if it has many rows.
+    `sorts`: False where the order of the rows has a meaning."""
+    lines = [
+        TableRow(cells=tuple(map(_cell, row, columns)), mark=mark)
+        for row, mark in zip(rows, marks or [""] * len(rows), strict=True)
+    ]
+    return render(
+        "table.html",
+        columns=columns,
+        rows=lines,
+        caption=caption,
+        notes=notes,
+        anchor=anchor,
+        sortable=sorts and len(rows) >= ROWS_TO_SORT,
+        filter=sorts and len(rows) >= ROWS_TO_FILTER if filter is None else filter,
+    )
+
+
+def from_table(
+    given: Table,
+    *,
+    notes: bool = True,
+    caption: bool = True,
+    marks: Sequence[str] = (),
+    filter: bool | None = None,
+    sorts: bool = True,
+    anchor: str = "",
+) -> Markup:
+    """Return a Table as a terminal shows it."""
+    columns = [
+        Column(name=header, kind=ColumnKind.NUMBER if numeric else ColumnKind.TEXT)
+        for header, numeric in zip(given.headers, given.numeric, strict=True)
+    ]
+    return table(
+        columns,
+        given.rows,
+        caption=given.caption if caption else "",
+        notes=given.notes if notes else (),
+        marks=marks,
+        filter=filter,
+        sorts=sorts,
+        anchor=anchor,
+    )
+
+
+def sort_key(text: str) -> float | None:
+    """Return the value of a figure with a unit, so that 1.20 ms sorts before 3 s. None: not a figure; it sorts last."""
+    found = _NUMBER.match(text.strip())
+    if found is None:
+        return None
+    return float(found[1].replace(",", "")) * _SCALES.get(found[2].rstrip(".,;"), 1.0)
+
+
+def facts_block(facts: Sequence[Fact]) -> Markup:
+    return render("facts.html", facts=facts)
+
+
+def notes_block(notes: Sequence[str]) -> Markup:
+    return render("notes.html", notes=notes)
+
+
+def join(parts: Sequence[Markup]) -> Markup:
+    return render("join.html", parts=parts)
+
+
+def answer_block(lines: Sequence[str]) -> Markup:
+    """Sentences whose commands stand between backticks."""
+    return render("answer.html", lines=[list(enumerate(line.split("`"))) for line in lines])
+
+
+def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> Markup:
+    """Return what could be drawn, each figure with its numbers below; what could not is added to `missing`."""
+    from markupsafe import Markup
+
+    missing += [one for one in drawn if isinstance(one, Missing)]
+    figures = [
+        (
+            one,
+            Markup(one.svg),  # drawn by charts.draw.svg, which escapes what it writes
+            from_table(one.numbers, caption=False, filter=len(one.numbers.rows) > FIGURE_ROWS_TO_FILTER),
+        )
+        for one in drawn
+        if isinstance(one, Figure)
+    ]
+    return render("figures.html", figures=figures)
+
+
+def not_drawn(missing: Sequence[Missing]) -> Markup:
+    """Return one line for all that could not be drawn, the reasons each once."""
+    titles: dict[str, dict[str, None]] = {}
+    for one in missing:
+        titles.setdefault(one.reason.rstrip("."), {})[one.title] = None
+    parts = [f"{', '.join(names)} ({reason})" for reason, names in titles.items()]
+    return render("absent.html", parts="; ".join(parts))
+
+
+def _cell(given: str | Value, column: Column) -> Value:
+    value = given if isinstance(given, Value) else Value(text=given)
+    sort: float | str | None = value.sort
+    if sort is None and column.kind is ColumnKind.NUMBER:
+        key = sort_key(value.text)
+        sort = "" if key is None else key
+    if isinstance(sort, float):
+        sort = f"{sort:.12g}"
+    looks = [value.look, {ColumnKind.NUMBER: "number", ColumnKind.CODE: "id"}.get(column.kind, "")]
+    if column.kind is ColumnKind.TEXT:
+        looks.append("short" if len(value.text) <= SHORT else "long")
+    return Value(text=value.text, sort=sort, href=value.href, look=" ".join(filter(None, looks)))

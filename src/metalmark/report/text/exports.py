@@ -1,0 +1,286 @@
+"""Runs for other programs: Markdown to paste, CSV with plain numbers, JSON with everything, Parquet for data frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from metalmark.errors import NotInstalledError, UsageError
+from metalmark.model.codec import FORMAT, AnyRun, encode_export
+from metalmark.model.measurement import BenchRun, Block, Completed
+from metalmark.model.plan import Plan, word
+from metalmark.model.run import SCHEMA, Absent
+from metalmark.model.training import TrainingRun
+from metalmark.report.answer import answer
+from metalmark.report.content import Content
+from metalmark.report.text.run_page import machine_facts
+from metalmark.report.text.run_tables import training_table, watched_table
+from metalmark.report.text.tables import Table, published_tables, sweep_table
+from metalmark.results.cells import Cell, cells_of
+from metalmark.results.derived import Cost, Derived, Utilisation, derive
+from metalmark.scrub import printable, scrub
+from metalmark.stats.summary import median
+
+FlatRow = dict[str, object]
+
+LEAD = ("workload", "mode", "framework", "device", "data", "placed_on")
+FIGURES = (
+    "outcome", "processes", "blocks", "step_s", "low_s", "high_s", "interval_over", "samples_per_s", "first_step_s",
+    "peak_bytes", "process_bytes", "data_from", "workers", "prefetch", "waiting_share", "proof", "flags", "message",
+)  # fmt: skip
+DERIVED: dict[str, Callable[[Derived], object]] = {
+    "utilisation_percent": lambda d: d.utilisation.percent if isinstance(d.utilisation, Utilisation) else None,
+    "average_w": lambda d: d.energy.average_w if isinstance(d.energy, Cost) else None,
+    "peak_w": lambda d: d.energy.peak_w if isinstance(d.energy, Cost) else None,
+    "joules_per_step": lambda d: d.energy.joules_per_step if isinstance(d.energy, Cost) else None,
+    "joules_per_sample": lambda d: d.energy.joules_per_sample if isinstance(d.energy, Cost) else None,
+    "samples_per_joule": lambda d: d.energy.samples_per_joule if isinstance(d.energy, Cost) else None,
+    "energy_of": lambda d: d.energy.part if isinstance(d.energy, Cost) else None,
+    "energy_source": lambda d: d.energy.source if isinstance(d.energy, Cost) else None,
+    "growth_bytes_per_1000_steps": lambda d: d.growth[0].bytes_per_1000_steps if isinstance(d.growth, tuple) else None,
+    "swapped_in_bytes": lambda d: d.swapped_in_bytes,
+    "swapped_out_bytes": lambda d: d.swapped_out_bytes,
+    "flops_per_s": lambda d: d.flops_per_s,
+    "last_tenth_to_first": lambda d: d.last_tenth_to_first,
+}
+"""The median over the processes of a cell. Why a figure is missing is in --json and `runs show`."""
+
+BLOCKS: dict[str, str] = {
+    "run": "string", "sweep": "string", "cell": "int64", "repeat": "int64", "started_at": "string",
+    "workload": "string", "mode": "string", "framework": "string", "version": "string", "device": "string",
+    "placed_on": "string", "device_name": "string", "chip": "string", "os": "string", "dtype": "string",
+    "settings": "string", "params": "string", "batch_size": "int64", "seq_len": "int64", "data": "string",
+    "data_from": "string", "outcome": "string", "message": "string", "flags": "string", "samples_per_step": "int64",
+    "first_step_s": "double", "flops_per_sample": "double", "peak_bytes": "int64", "warm_up": "bool", "block": "int64",
+    "steps": "int64", "elapsed_s": "double", "step_s": "double", "samples_per_s": "double", "at_s": "double",
+    "waited_s": "double", "proof": "double", "live_bytes": "int64",
+}  # fmt: skip
+"""Column → its Arrow type. `settings` and `params` are JSON."""
+
+EPOCHS: dict[str, str] = {
+    "training": "string", "started_at": "string", "workload": "string", "framework": "string", "device": "string",
+    "placed_on": "string", "dtype": "string", "settings": "string", "params": "string", "batch_size": "int64",
+    "data": "string", "seed": "int64", "ending": "string", "message": "string", "epoch": "int64", "session": "int64",
+    "samples": "int64", "steps": "int64", "train_loss": "double", "validation_loss": "double", "accuracy": "double",
+    "top5": "double", "learning_rate": "double", "input_s": "double", "compute_s": "double", "validation_s": "double",
+    "first_steps_s": "double",
+}  # fmt: skip
+
+ONE_KIND = "Ask for one kind at a time; --format json and html hold all kinds."
+
+
+def markdown_text(content: Content) -> str:
+    """The answer, tables with their notes, and the machine: what one pastes into an issue."""
+    parts = [
+        f"## {escaped(content.title)}\n",
+        "".join(f"{escaped(line.replace('`', ''))}\n" for line in answer(content)),
+    ]
+    cells = cells_of(content.bench_runs)
+    if cells:
+        parts.append(markdown(sweep_table(cells)))
+        if content.left_out:
+            parts.append("".join(f"- {escaped(scrub(line))}\n" for line in content.left_out))
+        if content.published:
+            parts += [markdown(table) for table in published_tables(cells)]
+    parts += [markdown(training_table(run)) for run in content.trainings]
+    parts += [markdown(watched_table(run)) for run in content.watched]
+    for machine in content.machines:
+        facts = "; ".join(f"{fact.name}: {fact.value}" for fact in machine_facts(machine))
+        parts.append(f"Machine: {escaped(facts)}.\n")
+    return "\n".join(parts)
+
+
+def csv_text(content: Content) -> str:
+    """A line per cell; for trainings a line per epoch."""
+    _one_kind(content, "CSV")
+    if not content.trainings:
+        return comma_separated(cells_of(content.bench_runs))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(EPOCHS)
+    for row in epoch_rows(content.trainings):
+        writer.writerow(["" if value is None else spreadsheet(value) for value in row.values()])
+    return out.getvalue()
+
+
+def parquet_bytes(content: Content) -> bytes:
+    """A row per block of each run, warm-up marked; for trainings a row per epoch."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise NotInstalledError(
+            "Parquet needs the extra `parquet`, which is not installed.", hint='pip install "metalmark[parquet]"'
+        ) from error
+    _one_kind(content, "Parquet")
+    columns, rows = (
+        (EPOCHS, list(epoch_rows(content.trainings)))
+        if content.trainings
+        else (BLOCKS, list(block_rows(content.bench_runs)))
+    )
+    schema = pyarrow.schema(
+        [(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()],
+        metadata={"format": f"{FORMAT}, a row per {'epoch' if content.trainings else 'block'}", "schema": str(SCHEMA)},
+    )
+    out = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), out)
+    return out.getvalue()
+
+
+def _one_kind(content: Content, form: str) -> None:
+    if content.watched:
+        raise UsageError(f"A watched run has no rows for {form}.", hint=ONE_KIND)
+    if content.bench_runs and content.trainings:
+        raise UsageError(f"Bench runs and trainings do not fit into one {form} table.", hint=ONE_KIND)
+
+
+def markdown(table: Table) -> str:
+    def line(values: Sequence[str]) -> str:
+        return "| " + " | ".join(escaped(value) for value in values) + " |"
+
+    rule = "|" + "|".join(" ---: " if numeric else " --- " for numeric in table.numeric) + "|"
+    rows = [line(table.headers), rule, *(line(row) for row in table.rows)]
+    notes = [f"- {escaped(note)}" for note in table.notes]
+    return "\n".join([f"**{escaped(table.caption)}**", "", *rows, *([""] if notes else []), *notes]) + "\n"
+
+
+def comma_separated(cells: Sequence[Cell]) -> str:
+    params = list(dict.fromkeys(name for cell in cells for name in cell.plan.params))
+    settings = cells[0].plan.settings.__struct_fields__ if cells else ()
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*LEAD, *params, *settings, *FIGURES, *DERIVED])
+    for cell in cells:
+        plan, failure = cell.plan, cell.failure
+        row: list[object] = [plan.workload, plan.mode.value, plan.framework, plan.device, plan.data]
+        row += [cell.completed[0].placed_on if cell.completed else ""]
+        row += [word(plan.params[name]) if name in plan.params else "" for name in params]
+        row += [word(getattr(plan.settings, name)) for name in settings]
+        if failure:
+            row += [failure.kind.value, len(cell.records), *[""] * 9, *_feed(cell), "", "", failure.message]
+        else:
+            interval = cell.interval
+            row += ["completed", len(cell.completed), sum(map(len, cell.step_times)), cell.step_s]
+            row += [interval.low, interval.high, interval.over] if interval else ["", "", ""]
+            row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
+            row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
+        row += [None] * len(DERIVED) if failure else _derived(cell)
+        writer.writerow(["" if value is None else spreadsheet(value) for value in row])
+    return out.getvalue()
+
+
+def _derived(cell: Cell) -> list[object]:
+    figures = [derived for derived in map(derive, cell.records) if derived is not None]
+    row: list[object] = []
+    for ask in DERIVED.values():
+        known = [value for value in map(ask, figures) if isinstance(value, int | float | str)]
+        numbers = [value for value in known if not isinstance(value, str)]
+        row.append(median(numbers) if numbers else " ".join(dict.fromkeys(map(str, known))) or None)
+    return row
+
+
+def _feed(cell: Cell) -> list[object]:
+    loader = cell.plan.loader
+    ahead: list[object] = [loader.workers, loader.prefetch] if loader else ["", ""]
+    return [cell.plan.feed.value, *ahead, cell.waiting_share]
+
+
+def json_text(runs: Sequence[AnyRun]) -> str:
+    """Every run with all that was measured, and the derived figures beside them, where nobody takes them for readings;
+    `metalmark runs import` reads it back."""
+    derived = {run.id: derive(run) for run in runs if isinstance(run, BenchRun)}
+    return encode_export(list(runs), {name: figures for name, figures in derived.items() if figures}).decode()
+
+
+def spreadsheet(value: object) -> object:
+    """Text that a spreadsheet does not run: it takes what begins like a formula for one, and a message may."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text[:1] in "=+-@" and text[:1] else text
+
+
+def escaped(text: str) -> str:
+    plain = printable(text).replace("\n", " ")
+    for sign in "\\|`*_<>[]":
+        plain = plain.replace(sign, "\\" + sign)
+    return plain
+
+
+def block_rows(runs: Iterable[BenchRun]) -> Iterator[FlatRow]:
+    """Return a row per block and not per run: the blocks are the sample, and whoever wants a median groups by `run`. A
+    run that failed is one row without figures."""
+    for record in runs:
+        run = record.outcome
+        lead = _lead(record)
+        if not isinstance(run, Completed):
+            yield {**_empty(BLOCKS), **lead, "outcome": run.kind.value, "message": run.message}
+            continue
+        lead |= {
+            "outcome": "completed", "placed_on": run.placed_on, "device_name": run.device_name,
+            "samples_per_step": run.samples_per_step, "first_step_s": run.measurement.first_step_s,
+            "flops_per_sample": run.flops_per_sample, "peak_bytes": _known(run.memory.peak_bytes),
+        }  # fmt: skip
+        for warm_up, blocks in ((True, run.measurement.warmup), (False, run.measurement.blocks)):
+            for number, block in enumerate(blocks):
+                figures = {"warm_up": warm_up, "block": number, **_block_figures(block, run.samples_per_step)}
+                yield {**_empty(BLOCKS), **lead, **figures}
+
+
+def epoch_rows(runs: Iterable[TrainingRun]) -> Iterator[FlatRow]:
+    for record in runs:
+        plan = record.plan
+        lead: FlatRow = {
+            **_plan(plan), "training": record.id, "started_at": record.started_at, "seed": plan.seed,
+            "placed_on": record.setting.placed_on if record.setting else None, "ending": record.ending.value,
+            "message": record.failure.message if record.failure else None,
+        }  # fmt: skip
+        lead = {name: value for name, value in lead.items() if name in EPOCHS}
+        if not record.epochs:
+            yield {**_empty(EPOCHS), **lead}
+        for epoch in record.epochs:
+            shared = {name: getattr(epoch, name) for name in EPOCHS if hasattr(epoch, name)}
+            yield {**_empty(EPOCHS), **lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5)}
+
+
+def _lead(record: BenchRun) -> FlatRow:
+    plan = record.plan
+    return {
+        **_plan(plan), "run": record.id, "sweep": record.sweep, "cell": record.cell, "repeat": record.repeat,
+        "started_at": record.started_at, "mode": plan.mode.value, "data_from": plan.feed.value,
+        "version": record.software.versions.get(plan.framework), "chip": record.machine.chip, "os": record.machine.os,
+        "flags": " ".join(flag.name for flag in record.flags) or None, "seq_len": _whole(plan, "seq_len"),
+    }  # fmt: skip
+
+
+def _plan(plan: Plan) -> FlatRow:
+    return {
+        "workload": plan.workload, "framework": plan.framework, "device": str(plan.device), "data": plan.data,
+        "dtype": plan.settings.dtype.value, "settings": msgspec.json.encode(plan.settings).decode(),
+        "params": msgspec.json.encode(plan.params).decode(), "batch_size": _whole(plan, "batch_size"),
+    }  # fmt: skip
+
+
+def _block_figures(block: Block, samples: int) -> FlatRow:
+    step_s = block.elapsed_s / block.steps
+    return {
+        "steps": block.steps, "elapsed_s": block.elapsed_s, "step_s": step_s, "at_s": block.at_s,
+        "samples_per_s": samples / step_s if step_s > 0 else None, "waited_s": block.waited_s, "proof": block.proof,
+        "live_bytes": block.live_bytes,
+    }  # fmt: skip
+
+
+def _whole(plan: Plan, name: str) -> int | None:
+    value = plan.params.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _known(value: float | Absent) -> float | None:
+    return None if isinstance(value, Absent) else value
+
+
+def _empty(columns: dict[str, str]) -> FlatRow:
+    return dict.fromkeys(columns)

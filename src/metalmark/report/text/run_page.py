@@ -1,0 +1,268 @@
+"""What is known of a run besides its table: facts as name and value, for a page and for `runs show`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from metalmark.model.codec import AnyRun
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.plan import Plan, word
+from metalmark.model.run import Absent, DeviceMemory, Failed, Machine, Peak, Software, Telemetry
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
+from metalmark.report.text.tables import spaced
+from metalmark.report.text.units import figures, joules, moment, reading, seconds, share, size
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
+from metalmark.results.derived import Cost, Derived, derive
+from metalmark.scrub import printable
+from metalmark.stats.summary import median, median_interval, samples_per_second
+
+MOST_RUNS = 12
+"""More runs than this are a sweep to look at in the table, not one by one."""
+MOST_OUTPUT_LINES = 15
+
+
+class Fact(NamedTuple):
+    name: str
+    value: str
+
+
+def run_page(runs: Sequence[AnyRun], ceilings: Ceilings = NO_CEILINGS) -> str:
+    """Return how and where runs were measured: what `runs show` prints under the table."""
+    headers = [run.header for run in runs]
+    machines = dict.fromkeys(_one_line(header.machine) for header in headers if header.machine is not None)
+    lines = [f"machine: {machine}" for machine in machines]
+    software = [header.software for header in headers if header.software is not None]
+    versions = sorted({f"{name} {value}" for one in software for name, value in one.versions.items()})
+    pythons = sorted({f"Python {one.python}" for one in software})
+    lines.append(f"software: {', '.join([*versions, *pythons])}")
+    steering = sorted({f"{name}={value}" for one in software for name, value in one.environment.items()})
+    if steering:
+        lines.append(f"environment: {', '.join(steering)}")
+    if len(runs) <= MOST_RUNS:
+        for run in runs:
+            lines += ["", *_run(run, ceilings)]
+    return printable("\n".join(lines))
+
+
+def when(run: AnyRun) -> str:
+    """Where a run belongs and when it began."""
+    repeat = f"sweep {run.sweep}, repeat {run.repeat + 1}, " if not isinstance(run, WatchedRun) and run.sweep else ""
+    return f"{repeat}{moment(run.started_at)} UTC"
+
+
+def run_facts(run: AnyRun) -> list[Fact]:
+    """What was asked for, where it ran and what came of it; not the machine and the software."""
+    if isinstance(run, WatchedRun):
+        shares = [(loop, run.input_wait_share(loop)) for loop in run.stretches]
+        waits = [Fact(f"input wait, {loop}", share(part)) for loop, part in shares if part is not None]
+        return [*(Fact(name, str(value)) for name, value in run.params.items()), *waits]
+    if isinstance(run, BenchRun):
+        return plan_facts(run.plan) + (_completed_facts(run.outcome) if isinstance(run.outcome, Completed) else [])
+    facts, setting = plan_facts(run.plan), run.setting
+    if setting is not None:
+        facts += [
+            Fact("ran on", f"{setting.placed_on} ({setting.device_name})"),
+            Fact("network", f"{setting.parameters:,} parameters, {setting.trainable_parameters:,} trained"),
+        ]
+    return facts + ([Fact("device memory", _memory(run.memory))] if run.memory is not None else [])
+
+
+def plan_facts(plan: Plan) -> list[Fact]:
+    params = ", ".join(f"{spaced(name)} {word(value)}" for name, value in plan.params.items())
+    changed = {name: value for name, value in plan.settings.changed().items() if name != "dtype"}
+    settings = [plan.settings.dtype.value, *(f"{spaced(name)} {value}" for name, value in changed.items())]
+    feed = plan.feed.value
+    if plan.loader is not None:
+        feed += f", {plan.loader.workers} workers, {plan.loader.prefetch} batches ahead"
+    return [
+        Fact("workload", f"{plan.workload}, {plan.mode.value}"),
+        Fact("parameters", params or "none"),
+        Fact("framework", f"{plan.framework} on {plan.device}"),
+        Fact("settings", ", ".join(settings)),
+        Fact("data", f"{plan.data}; {feed}"),
+        Fact("seed", str(plan.seed)),
+    ]
+
+
+def machine_facts(machine: Machine) -> list[Fact]:
+    facts = [
+        Fact("chip", f"{machine.chip}{f', {machine.variant}' if machine.variant else ''} ({machine.architecture})"),
+        Fact("cores", _cores(machine)),
+        Fact("memory", size(machine.memory_bytes)),
+        Fact("system", machine.os),
+    ]
+    for gpu in machine.gpus:
+        parts = [gpu.name, *([size(gpu.memory_bytes)] if gpu.memory_bytes else [])]
+        parts += [f"{gpu.cores} cores"] if gpu.cores else []
+        parts += [f"driver {gpu.driver}"] if gpu.driver else []
+        facts += [Fact("GPU", ", ".join(parts)), *_peak(gpu.peak)]
+    if machine.features:
+        facts.append(Fact("instructions", ", ".join(machine.features)))
+    kinds = [("virtual machine", machine.virtual_machine), ("container", machine.container)]
+    around = [name for name, found in kinds if found]
+    if around:
+        facts.append(Fact("runs in a", " and a ".join(around)))
+    return facts
+
+
+def software_facts(software: Software) -> list[Fact]:
+    versions = [f"{name} {version}" for name, version in software.versions.items()]
+    facts = [Fact("software", ", ".join([*versions, f"Python {software.python}", f"Metalmark {software.metalmark}"]))]
+    if software.environment:
+        facts.append(Fact("environment", " ".join(f"{name}={value}" for name, value in software.environment.items())))
+    return facts
+
+
+def derived_lines(run: AnyRun, ceilings: Ceilings) -> list[str]:
+    """The derived figures of a bench run: one line per question, and the reason where there is no answer."""
+    derived = derive(run) if isinstance(run, BenchRun) else None
+    if derived is None or not isinstance(run, BenchRun):
+        return []
+    energy = derived.energy
+    return [
+        *_flops(run, derived, ceilings),
+        _utilisation(derived),
+        f"energy unknown: {energy.reason}" if isinstance(energy, Absent) else _cost(energy),
+        *map(_cost, derived.others),
+        _growth(derived),
+        _swap(derived),
+    ]
+
+
+def _run(run: AnyRun, ceilings: Ceilings) -> Iterator[str]:
+    header = run.header
+    yield f"run {run.id}: {header.label}, {when(run)}"
+    failure = run.failure if isinstance(run, TrainingRun) else run.outcome if isinstance(run, BenchRun) else None
+    if isinstance(failure, Failed):
+        yield f"  {failure.kind.value}: {failure.message}"
+        yield from ([f"  {failure.hint}"] if failure.hint else [])
+        yield from (f"    | {line}" for line in failure.detail.splitlines()[-MOST_OUTPUT_LINES:])
+        return
+    yield from (f"  {fact.name}: {fact.value}" for fact in run_facts(run))
+    yield from (f"  {line}" for line in derived_lines(run, ceilings))
+    if isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
+        yield from _sensors(run.telemetry, run.outcome)
+        yield from (f"  flag {flag.name}: {flag.evidence}" for flag in run.flags)
+    if header.telemetry is not None:
+        yield from (f"  no {name}: {reason}" for name, reason in header.telemetry.absent.items())
+
+
+def _sensors(telemetry: Telemetry, run: Completed) -> list[str]:
+    parts = []
+    for series in telemetry.series:
+        values = window_values(series.at_s, series.values, run)
+        if values:
+            parts.append(f"{series.name} {reading(median(values), series.unit)}")
+    return [f"  while measured (median): {', '.join(parts)}"] if parts else []
+
+
+def window_values(at_s: Sequence[float], values: Sequence[float], run: Completed | None) -> list[float]:
+    """The readings inside the measured window; all of them where no window is known."""
+    if run is None:
+        return list(values)
+    begin, end = run.phases.measure_s, run.phases.end_s
+    return [value for at, value in zip(at_s, values, strict=True) if begin <= at <= end]
+
+
+def _completed_facts(run: Completed) -> list[Fact]:
+    measured = run.measurement
+    steps = [block.elapsed_s / block.steps for block in measured.blocks]
+    facts = [Fact("ran on", f"{run.placed_on} ({run.device_name})")]
+    if steps:
+        interval = median_interval(steps)
+        width = f" ±{share(interval.half_share)}" if interval else ", too few blocks for an interval"
+        rate = figures(samples_per_second(run.samples_per_step, median(steps)))
+        facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s"))
+    warm = "until steady" if measured.steady else "never steady"
+    done = f"{sum(block.steps for block in measured.blocks):,} steps in {len(steps)} blocks"
+    return [
+        *facts,
+        Fact("first step", seconds(measured.first_step_s)),
+        Fact("measured", f"{done}; warm-up {len(measured.warmup)} blocks, {warm}"),
+        Fact("proof", f"{run.proof.statement}; {run.proof.moved} arrays changed"),
+        Fact("network", f"{run.parameters:,} parameters, {run.trainable_parameters:,} trained"),
+        Fact("batches", f"{run.samples_per_step:,} samples per step of {run.data}"),
+        Fact("device memory", _memory(run.memory)),
+    ]
+
+
+def _memory(memory: DeviceMemory) -> str:
+    counters = {"live": memory.live_bytes, "driver": memory.driver_bytes, "peak": memory.peak_bytes}
+    known = [f"{name} {size(value)}" for name, value in counters.items() if isinstance(value, int)]
+    absent = dict.fromkeys(value.reason for value in counters.values() if isinstance(value, Absent))
+    return "; ".join([*([", ".join(known)] if known else []), *absent])
+
+
+def _one_line(machine: Machine) -> str:
+    gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
+    return f"{machine.chip}, {machine.usable_cores} cores usable, {size(machine.memory_bytes)}{gpus}, {machine.os}"
+
+
+def _cores(machine: Machine) -> str:
+    parts = [f"{machine.usable_cores} usable"] if machine.usable_cores else []
+    parts += [f"{machine.physical_cores} physical"] if machine.physical_cores else []
+    parts += [f"{machine.logical_cores} logical"] if machine.logical_cores else []
+    return ", ".join([*parts, *machine.clusters]) or "not known"
+
+
+def _peak(peak: Peak | Absent | None) -> list[Fact]:
+    if not isinstance(peak, Peak):
+        return [Fact("its peak", f"not known: {peak.reason}")] if isinstance(peak, Absent) else []
+    parts = [f"{dtype} {figures(value / 1e12)} TFLOP/s" for dtype, value in peak.flops_per_s.items()]
+    if peak.bandwidth_bytes_per_s:
+        parts.append(f"memory {figures(peak.bandwidth_bytes_per_s / 1e9)} GB/s")
+    return [Fact("its peak", f"{', '.join(parts)}: not measured, {peak.confidence} ({peak.source})")]
+
+
+def _flops(run: BenchRun, derived: Derived, ceilings: Ceilings) -> list[str]:
+    rate = derived.flops_per_s
+    if isinstance(rate, Absent):
+        return [f"FLOP/s unknown: {rate.reason}"]
+    told = f"about {figures(rate / 1e9)} GFLOP/s, by an analytic count of the model's work"
+    found = share_of_ceiling(run, rate, ceilings)
+    if isinstance(found, Absent):
+        return [told, f"share of the ceiling unknown: {found.reason}"]
+    ceiling, part = found
+    return [told, f"{share(part)} of the {figures(ceiling / 1e9)} GFLOP/s that a matrix product reached here"]
+
+
+def _utilisation(derived: Derived) -> str:
+    used = derived.utilisation
+    if isinstance(used, Absent):
+        return f"utilisation unknown: {used.reason}"
+    return f"utilisation: {share(used.percent / 100)} of {used.of} ({used.source})"
+
+
+def _cost(cost: Cost) -> str:
+    peak = "" if isinstance(cost.peak_w, Absent) else f", {figures(cost.peak_w)} W at most"
+    idle = "" if isinstance(cost.idle_w, Absent) else f", {figures(cost.idle_w)} W idle before"
+    if isinstance(cost.samples_per_joule, Absent):
+        return f"energy of {cost.part}: none ({cost.source}; {cost.method})"
+    # A source says itself whether it is measured or modelled, and of what.
+    return (
+        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; "
+        f"{joules(cost.joules_per_step)} per step, "
+        f"{joules(cost.joules_per_sample)} per sample, {figures(cost.samples_per_joule)} samples per joule "
+        f"({cost.source}; {cost.method})"
+    )
+
+
+def _growth(derived: Derived) -> str:
+    if isinstance(derived.growth, Absent):
+        return f"memory growth unknown: {derived.growth.reason}"
+    parts = [
+        f"{'-' if one.bytes_per_1000_steps < 0 else ''}{size(abs(one.bytes_per_1000_steps))} in {one.of}"
+        for one in derived.growth
+    ]
+    return f"memory growth in 1,000 steps: {', '.join(parts)}"
+
+
+def _swap(derived: Derived) -> str:
+    moved_in, moved_out = derived.swapped_in_bytes, derived.swapped_out_bytes
+    if isinstance(moved_in, Absent):
+        return f"swap traffic unknown: {moved_in.reason}"
+    if isinstance(moved_out, Absent):
+        return f"swap traffic unknown: {moved_out.reason}"
+    return f"swapped by the whole machine: {size(moved_in)} in, {size(moved_out)} out"

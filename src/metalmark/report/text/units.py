@@ -1,0 +1,100 @@
+"""Numbers as people read them: three figures, a unit, never more precision than was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from metalmark.model.run import Absent
+
+BARS = "▁▂▃▄▅▆▇█"
+FLAT_SHARE = 0.01
+
+
+def seconds(value: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= scale:
+            return f"{figures(value / scale)} {unit}"
+    return f"{figures(value / 1e-9)} ns"
+
+
+def figures(value: float) -> str:
+    """Three significant figures without an exponent, thousands separated."""
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.9995 else f"{value:.3g}"
+
+
+def share(value: float) -> str:
+    return "<0.1%" if value < 0.001 else f"{value * 100:.1f}%"
+
+
+def size(value: float) -> str:
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= scale:
+            return f"{figures(value / scale)} {unit}"
+    return f"{value:.0f} B"
+
+
+def duration(value: float) -> str:
+    """45 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def moment(utc: str) -> str:
+    """The time of a run to the second: "2026-11-15 08:00:00"."""
+    return utc[:19].replace("T", " ")
+
+
+def joules(value: float) -> str:
+    for scale, unit in ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ")):
+        if value >= scale:
+            return f"{figures(value / scale)} {unit}"
+    return f"{figures(value / 1e-9)} nJ"
+
+
+def percent(value: float | Absent) -> str:
+    """An accuracy, to the hundredth."""
+    return "-" if isinstance(value, Absent) else f"{value * 100:.2f}%"
+
+
+def reading(value: float, unit: str) -> str:
+    """A sensor's value with its unit."""
+    return size(value) if unit == "bytes" else f"{figures(value)} {unit}".rstrip()
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`count(2, "cell")` is "2 cells"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None) -> str:
+    """A line of small bars, the oldest on the left. Where values are more than characters, each character shows the
+    mean of its share, so that none is hidden. `scale`: the lowest and highest of several lines to be compared."""
+    shown = _means(values, width)
+    if not shown:
+        return ""
+    low, high = scale or (min(shown), max(shown))
+    if high - low <= FLAT_SHARE * max(abs(high), abs(low)):
+        # A quantity that stands still must not look like one that jumps.
+        return BARS[3] * len(shown)
+    top = len(BARS) - 1
+    return "".join(BARS[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def _means(values: Sequence[float], width: int) -> list[float]:
+    count = len(values)
+    if count <= width:
+        return list(values)
+    edges = [number * count // width for number in range(width + 1)]
+    parts = (values[begin:end] for begin, end in pairwise(edges))
+    return [sum(part) / len(part) for part in parts]
