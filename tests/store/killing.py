@@ -1,4 +1,4 @@
-"""A writer that is killed with kill -9 in the middle of its work."""
+"""Processes that share a store: one that is killed with kill -9 in the middle of its work, several at once."""
 
 from __future__ import annotations
 
@@ -22,3 +22,27 @@ def kill_after(script: str, store_file: Path, *, number: int = 40) -> int:
                 writer.kill()
                 break
     return said
+
+
+def run_at_once(script: str, store_file: Path, *, number: int) -> list[str]:
+    """Run `script` in several processes, which each print "ready" and go on when they hear of it; what they print."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(store_file)], text=True, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for _ in range(number)
+    ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    printed = []
+    for process in processes:
+        said, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        printed.append(said)
+    return printed

@@ -1,3 +1,5 @@
+"""The store: every kind of run goes in and comes out, and nothing that happens to the file loses one."""
+
 from __future__ import annotations
 
 import os
@@ -12,14 +14,35 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from metalmark.errors import StoreError, UsageError
-from metalmark.model.run import FailureKind
+from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
+from metalmark.model.codec import AnyRun
+from metalmark.model.run import Failed, FailureKind, RunKind
 from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.store import sqlite
-from metalmark.store.place import store_path
-from metalmark.store.sqlite import LAYOUT, Store
-from tests.samples import completed, failed, plan, record
-from tests.store.killing import kill_after
+from metalmark.store.path import store_path
+from metalmark.store.schema import VERSION
+from metalmark.store.selection import load, select
+from metalmark.store.sqlite import Store
+from metalmark.training.folder import write_record
+from tests.samples import completed, epoch, failed, plan, record, training_run, watched_run
+from tests.store.killing import kill_after, run_at_once
+
+
+def found(store: Store, query: str) -> list[AnyRun]:
+    return load([select(query, store, files=False)], store)
+
+
+def everything(store: Store) -> list[AnyRun]:
+    return store.load(store.rows())
+
+
+def keep(store: Store, run: TrainingRun, folder: Path) -> Path:
+    """As `metalmark train` does: the run in its folder and in the store."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_record(folder, run)
+    store.put_training(run, folder)
+    return folder
 
 
 def test_what_goes_in_comes_out(store_file: Path) -> None:
@@ -28,15 +51,60 @@ def test_what_goes_in_comes_out(store_file: Path) -> None:
         store.add(good)
         store.add(bad)
     with Store(store_file, readonly=True) as store:
-        assert store.find([good.id]) == [good]
-        assert store.find([bad.id[:6]]) == [bad]
-        assert store.find(["sweep00001"]) == [good, bad]
-        assert store.find(["last"]) == [good, bad]
-        assert store.find([]) == [good, bad]
+        assert found(store, good.id) == [good]
+        assert found(store, bad.id[:6]) == [bad]
+        assert found(store, "sweep00001") == [good, bad]
+        assert found(store, "last") == [good, bad]
+        assert {run.id for run in everything(store)} == {good.id, bad.id}
         rows = {row.id: row for row in store.rows()}
     assert rows[good.id].step_s == pytest.approx(0.01)
     assert rows[good.id].samples_s == pytest.approx(3200)
-    assert rows[bad.id].outcome == FailureKind.OUT_OF_MEMORY.value
+    assert rows[good.id].kind == RunKind.BENCH
+    assert rows[bad.id].ending == FailureKind.OUT_OF_MEMORY.value
+
+
+def test_every_kind_is_added_listed_found_named_and_deleted(store_file: Path) -> None:
+    runs: list[AnyRun] = [
+        record(id="bench00000", started_at="2026-11-15T08:00:01.000000Z"),
+        training_run(id="training00", started_at="2026-11-15T08:00:02.000000Z"),
+        watched_run(id="watched000", started_at="2026-11-15T08:00:03.000000Z"),
+    ]
+    with Store(store_file) as store:
+        assert store.add_all(runs) == 3
+        assert store.add_all(runs) == 0
+        assert everything(store) == runs
+        assert [row.kind for row in store.rows()] == ["bench", "training", "watch"]
+        assert [row.id for row in store.page(["watch"]).rows] == ["watched000"]
+        assert [row.id for row in store.page(["mnist-mlp"]).rows] == ["training00", "bench00000"]
+        for run in runs:
+            assert found(store, run.id) == [run]
+            assert found(store, run.id[:6]) == [run]
+            store.name("mine", [run.id], add=True)
+        assert {run.id for run in found(store, "mine")} == {run.id for run in runs}
+        for number, run in enumerate(runs):
+            assert store.delete([run.id]) == 1
+            assert everything(store) == runs[number + 1 :]
+
+
+def test_what_the_list_says_of_a_training_and_of_a_watched_run(store_file: Path, tmp_path: Path) -> None:
+    training = training_run(sweep="sweep00001", cell=2, repeat=1)
+    watched = watched_run(started_at="2026-11-15T09:00:00.000000Z")
+    with Store(store_file) as store:
+        keep(store, training, tmp_path / "above" / "torch-cpu")
+        store.add(watched)
+        trained, looped = store.rows()
+    assert (trained.sweep, trained.cell, trained.repeat) == ("sweep00001", 2, 1)
+    assert (trained.name, trained.path) == ("above/torch-cpu", tmp_path / "above" / "torch-cpu")
+    assert (trained.workload, trained.framework, trained.device, trained.mode) == (
+        *("mnist-mlp", "torch", "cpu", "training"),
+    )
+    assert (trained.batch_size, trained.dtype, trained.ending) == (32, "float32", "all epochs done")
+    assert (trained.epochs, trained.accuracy) == (2, 0.9)
+    assert trained.samples_s == pytest.approx(180 / 10)
+    assert (looped.name, looped.ending, looped.steps) == ("my loop", "completed", 10)
+    assert looped.step_s == pytest.approx(0.1)
+    assert looped.input_share == pytest.approx(0.25)
+    assert (looped.workload, looped.batch_size, looped.epochs, looped.path) == ("", None, None, None)
 
 
 def test_the_list_is_the_newest_last(store_file: Path) -> None:
@@ -48,14 +116,27 @@ def test_the_list_is_the_newest_last(store_file: Path) -> None:
         assert store.count() == 3
 
 
-def test_the_same_record_twice_is_one_and_another_under_its_id_is_refused(store_file: Path) -> None:
-    original = record()
+def test_the_same_run_twice_is_one_and_another_under_its_id_is_refused(store_file: Path) -> None:
+    for original in (record(), training_run(), watched_run()):
+        with Store(store_file) as store:
+            before = store.count()
+            assert store.add_all([original, original]) == 1
+            assert store.add_all([original]) == 0
+            with pytest.raises(StoreError, match="other contents"):
+                store.add_all([record(), msgspec.structs.replace(original, started_at="2026-11-16T08:00:00Z")])
+            with pytest.raises(StoreError, match="other contents"):
+                store.add_all([record(), record(id=original.id, cell=7)])
+            assert store.count() == before + 1, "all or nothing: the good one of the pair is not there either"
+            assert found(store, original.id) == [original]
+
+
+def test_a_figure_that_is_not_finite_does_not_make_a_run_another_one(store_file: Path) -> None:
+    """JSON has no NaN: what is read back has None in its place."""
+    curve = msgspec.structs.replace(watched_run().curves[0], values=(2.3, float("nan")))
+    run = watched_run(curves=(curve,))
     with Store(store_file) as store:
-        assert store.add_all([original, original]) == 1
-        assert store.add_all([original]) == 0
-        with pytest.raises(StoreError, match="other contents"):
-            store.add_all([record(), msgspec.structs.replace(original, cell=7)])
-        assert store.find([]) == [original], "all or nothing: the good one of the pair is not there either"
+        assert store.add_all([run]) == 1
+        assert store.add_all([run]) == 0
 
 
 def test_deleting(store_file: Path) -> None:
@@ -63,7 +144,176 @@ def test_deleting(store_file: Path) -> None:
     with Store(store_file) as store:
         store.add_all([first, second])
         assert store.delete([first.id, "0000000000"]) == 1
-        assert store.find([]) == [second]
+        assert everything(store) == [second]
+        rows = store.rows()
+        store.delete([second.id])
+        assert store.load(rows) == [], "deleted by another process between its row and its body"
+
+
+# Trainings
+
+
+def test_what_is_known_of_a_training_is_replaced(store_file: Path, tmp_path: Path) -> None:
+    first = training_run(ending=Ending.RUNNING, sessions=(), epochs=())
+    with Store(store_file) as store:
+        folder = keep(store, first, tmp_path / "run1")
+        assert [row.ending for row in store.rows()] == ["not begun"]
+        store.name("main", [first.id])
+        why = Failed(kind=FailureKind.OUT_OF_MEMORY, message="no room")
+        keep(store, msgspec.structs.replace(first, ending=Ending.FAILED, failure=why), folder)
+        assert [row.ending for row in store.rows()] == ["out of memory"]
+        assert store.names() == {first.id: ["main"]}
+
+
+def test_a_training_that_runs_is_read_from_its_folder_and_one_that_ended_from_the_store(
+    store_file: Path, tmp_path: Path
+) -> None:
+    begun = training_run(ending=Ending.RUNNING, epochs=())
+    further = msgspec.structs.replace(begun, epochs=(epoch(1),))
+    ended = training_run(ending=Ending.EPOCHS)
+    with Store(store_file) as store:
+        running = keep(store, begun, tmp_path / "running")
+        write_record(running, further)  # the command was killed before it told the store
+        finished = keep(store, ended, tmp_path / "finished")
+        write_record(finished, msgspec.structs.replace(ended, epochs=()))
+        assert found(store, begun.id) == [further]
+        assert found(store, ended.id) == [ended]
+        for folder in (running, finished):
+            (folder / "record.json").unlink()
+            folder.rmdir()
+        assert found(store, begun.id) == [begun]
+        assert found(store, ended.id) == [ended], "a folder that is gone costs no figure"
+
+
+def test_a_folder_that_holds_another_training_since_is_not_read(store_file: Path, tmp_path: Path) -> None:
+    begun = training_run(ending=Ending.RUNNING)
+    with Store(store_file) as store:
+        folder = keep(store, begun, tmp_path / "run1")
+        write_record(folder, training_run(ending=Ending.RUNNING))
+        assert found(store, begun.id) == [begun]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_folders_name_that_is_not_text_is_listed_and_its_folder_found(store_file: Path, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"this file system wants text: {error}")
+    run = training_run(ending=Ending.RUNNING)
+    with Store(store_file) as store:
+        keep(store, run, folder)
+        (row,) = store.rows()
+        assert row.name == "caf\\xe9"
+        assert row.path == folder
+        write_record(folder, further := msgspec.structs.replace(run, epochs=()))
+        assert store.load([row]) == [further]
+        assert found(store, folder.name) == [further]
+
+
+def test_one_run_that_can_not_be_read_costs_that_run_alone(store_file: Path) -> None:
+    good, damaged, other = record(), watched_run(), record(id="newerkind0")
+    with Store(store_file) as store:
+        store.add_all([good, damaged, other])
+        store._connection.execute("UPDATE runs SET body = ? WHERE id = ?", (b'{"schema":2,"\xff', damaged.id))
+        store._connection.execute("UPDATE runs SET kind = 'parity' WHERE id = ?", (other.id,))
+        assert store.count() == len(store.rows()) == len(store.page().rows) == 3
+        assert found(store, good.id) == [good]
+        with pytest.raises(FormatError, match=f"run {damaged.id} of .*is not a Metalmark run"):
+            found(store, damaged.id)
+        with pytest.raises(FormatError, match="kind 'parity', which this Metalmark does not know"):
+            found(store, other.id)
+        errors: list[MetalmarkError] = []
+        assert store.load(store.rows(), on_error=errors.append) == [good]
+        assert len(errors) == 2
+        with pytest.raises(FormatError):
+            everything(store)
+
+
+# Names
+
+
+def test_a_name_moves_and_a_tag_gathers(store_file: Path) -> None:
+    first, second = record(sweep="aaaaaaaaaa"), record(sweep="bbbbbbbbbb")
+    with Store(store_file) as store:
+        store.add_all([first, second])
+        store.name("main", ["aaaaaaaaaa"])
+        assert found(store, "main") == [first]
+        store.name("main", [second.id])
+        assert found(store, "main") == [second]
+        store.name("laptop", ["aaaaaaaaaa"], add=True)
+        store.name("laptop", ["bbbbbbbbbb"], add=True)
+        store.name("laptop", ["bbbbbbbbbb"], add=True)
+        assert found(store, "laptop") == [first, second]
+    with Store(store_file, readonly=True) as store:
+        assert store.names() == {second.id: ["main"], "aaaaaaaaaa": ["laptop"], "bbbbbbbbbb": ["laptop"]}
+
+
+def test_a_named_sweep_grows_with_what_is_added_to_it(store_file: Path) -> None:
+    with Store(store_file) as store:
+        store.add(record(sweep="aaaaaaaaaa"))
+        store.name("main", ["aaaaaaaaaa"])
+        store.add(record(sweep="aaaaaaaaaa", repeat=1))
+        assert len(found(store, "main")) == 2
+
+
+def test_a_name_can_be_taken_away(store_file: Path) -> None:
+    kept = record()
+    with Store(store_file) as store:
+        store.add(kept)
+        assert not store.unname("main")
+        store.name("main", [kept.id])
+    with Store(store_file) as store:
+        assert found(store, "main") == [kept]
+        assert store.unname("main")
+        assert store.names() == {}
+        assert everything(store) == [kept]
+
+
+@pytest.mark.parametrize("word", ["last", "published", "", "a b", "x/y", "-x", "<script>", "é", "a" * 65, "'; DROP--"])
+def test_what_can_not_be_a_name(store_file: Path, word: str) -> None:
+    with Store(store_file) as store:
+        store.add(record())
+        with pytest.raises(UsageError):
+            store.name(word, ["sweep00001"])
+        assert store.names() == {}
+
+
+def test_an_id_can_not_be_a_name(store_file: Path) -> None:
+    kept, watched = record(), watched_run()
+    with Store(store_file) as store:
+        store.add_all([kept, watched])
+        for word in (kept.id, kept.sweep, watched.id):
+            with pytest.raises(UsageError, match="id of a run"):
+                store.name(word, [kept.id])
+        assert found(store, kept.id) == [kept]
+
+
+NAMING = """
+import sys
+from pathlib import Path
+from metalmark.store.sqlite import Store
+with Store(Path(sys.argv[1])) as store:
+    for number in range(100_000):
+        store.name("main", [f"run{number}", f"twin{number}"])
+        print(number, flush=True)
+"""
+
+
+def test_kill_minus_nine_leaves_the_old_name_or_the_new_one(store_file: Path) -> None:
+    with Store(store_file) as store:
+        store.add(record())
+    said = kill_after(NAMING, store_file)
+    with Store(store_file) as store:
+        named = [run for run, names in store.names().items() if names == ["main"]]
+        assert store.count() == 1
+    assert len(named) == 2, "both of one writing, never a half"
+    number = int(next(run for run in named if run.startswith("run")).removeprefix("run"))
+    assert f"twin{number}" in named
+    assert number >= said
+
+
+# Sweeps
 
 
 def test_sweeps_are_found_by_their_beginning(store_file: Path) -> None:
@@ -73,17 +323,19 @@ def test_sweeps_are_found_by_their_beginning(store_file: Path) -> None:
             store.sweep("last")
         store.add_sweep(sweep)
         assert store.sweep("last") == store.sweep(sweep.id[:5]) == sweep
-        for word in ("zzzzzz", "%", "' OR 1=1 --"):
+        for word in ("zzzzzz", "%", "' OR 1=1 --", "", "é", "\ud800"):
             with pytest.raises(UsageError):
                 store.sweep(word)
 
 
-def test_an_id_is_not_a_pattern(store_file: Path) -> None:
+def test_a_sweep_that_is_damaged_is_named(store_file: Path) -> None:
     with Store(store_file) as store:
-        store.add(record())
-        for word in ("%", "_", "", "*", "ö"):
-            with pytest.raises(UsageError):
-                store.find([word])
+        store._connection.execute("INSERT INTO sweeps VALUES ('aaaaaaaaaa', '2026', ?)", (b'{"id": "\xff"',))
+        with pytest.raises(FormatError, match=r"Sweep aaaaaaaaaa of .* is damaged"):
+            store.sweep("last")
+
+
+# The file
 
 
 def test_reading_a_store_that_is_not_there_makes_none(store_file: Path) -> None:
@@ -125,7 +377,7 @@ def test_a_page_of_rubbish_in_the_middle(store_file: Path) -> None:
     data[4096 : 4096 * 6] = b"\xee" * (4096 * 5)
     store_file.write_bytes(data)
     with pytest.raises(StoreError, match="damaged"), Store(store_file, readonly=True) as store:
-        store.find([])
+        everything(store)
 
 
 def test_another_programs_database_is_not_touched(store_file: Path) -> None:
@@ -138,15 +390,41 @@ def test_another_programs_database_is_not_touched(store_file: Path) -> None:
     assert store_file.read_bytes() == before
 
 
-def test_a_store_from_the_future_is_refused(store_file: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "hint"), [(VERSION + 1, "newer"), (99, "newer"), (0, "as it is"), (-3, "as it is")]
+)
+def test_a_store_of_a_version_that_is_not_known_is_refused(store_file: Path, version: int, hint: str) -> None:
     with Store(store_file):
         pass
-    with sqlite3.connect(store_file) as later:
-        later.execute(f"PRAGMA user_version = {LAYOUT + 1}")
-    later.close()
-    with pytest.raises(StoreError, match=f"layout {LAYOUT + 1}") as caught:
-        Store(store_file)
-    assert "newer" in caught.value.hint
+    with sqlite3.connect(store_file) as other:
+        other.execute(f"PRAGMA user_version = {version}")
+    other.close()
+    for readonly in (True, False):
+        with pytest.raises(StoreError, match=f"version {version}") as caught:
+            Store(store_file, readonly=readonly)
+        assert hint in caught.value.hint
+    with sqlite3.connect(store_file) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (version,)
+    other.close()
+
+
+OPENED = """
+import sys
+from pathlib import Path
+from metalmark.store.sqlite import Store
+from tests.samples import record
+run = record()
+print("ready", flush=True)
+sys.stdin.readline()
+with Store(Path(sys.argv[1])) as store:
+    store.add(run)
+"""
+
+
+def test_several_processes_make_the_same_store_at_once(store_file: Path) -> None:
+    run_at_once(OPENED, store_file, number=4)
+    with Store(store_file, readonly=True) as store:
+        assert store.count() == 4
 
 
 def test_a_full_disk_loses_nothing_that_was_stored(store_file: Path) -> None:
@@ -158,7 +436,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(store_file: Path) -> None:
         with pytest.raises(StoreError, match="disk is full") as caught:
             store.add_all([record(completed(blocks=2000)) for _ in range(5)])
         assert "safe" in caught.value.hint
-        assert store.find([]) == [kept]
+        assert everything(store) == [kept]
 
 
 def test_a_commit_is_on_the_drive(store_file: Path) -> None:
@@ -196,7 +474,7 @@ if os.geteuid() == 0:
     os.setuid(65534)
 with Store(path, readonly=True) as store:
     assert store.count() == 1, store.count()
-    assert len(store.find([])) == 1
+    assert len(store.load(store.rows())) == 1
 try:
     Store(path)
 except StoreError as error:
@@ -235,6 +513,12 @@ def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    for readonly in (True, False):
+        with pytest.raises(StoreError, match="can't be used: File name too long"):
+            Store(tmp_path / ("a" * 5000), readonly=readonly)
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="can't be made"):
@@ -256,7 +540,8 @@ with Store(Path(sys.argv[1])) as store:
 def test_kill_minus_nine_loses_nothing_that_was_committed(store_file: Path) -> None:
     said = kill_after(KILLED, store_file)
     with Store(store_file) as store:
-        cells = sorted(found.cell for found in store.find([]))
+        cells = sorted(row.cell for row in store.rows())
+        assert len(everything(store)) == len(cells)
     assert cells == list(range(len(cells)))
     assert len(cells) > said
 

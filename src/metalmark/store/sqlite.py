@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -288,7 +289,7 @@ class Store:
     def _open(self, readonly: bool) -> sqlite3.Connection:
         exists = self.path.exists()
         if readonly and not exists:
-            return _created(sqlite3.connect(":memory:", isolation_level=None))
+            return _created(sqlite3.connect(":memory:", isolation_level=None), wait_s=0.0)
         if exists and self.path.is_dir():
             raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
         if not readonly:
@@ -320,7 +321,7 @@ class Store:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application == 0 and tables == 0:
-            return _created(connection)
+            return _created(connection, wait_s=self._wait_s)
         if application != schema.APPLICATION_ID:
             raise StoreError(
                 f"{self.path} is a SQLite file of another program.", hint=f"It was left as it is. {ELSEWHERE}"
@@ -401,8 +402,17 @@ def _in_folder(row: Row) -> TrainingRun | None:
     return run if run.id == row.id else None
 
 
-def _created(connection: sqlite3.Connection) -> sqlite3.Connection:
-    connection.execute("PRAGMA journal_mode = WAL")
+def _created(connection: sqlite3.Connection, *, wait_s: float) -> sqlite3.Connection:
+    give_up_at = time.monotonic() + wait_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Of all its statements SQLite does not wait in this one, when another process makes the same store.
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
     _make_durable(connection)
     schema.create(connection)
     return connection
