@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+import metalmark as mm
 from metalmark.app.runs import push_runs
+from metalmark.model.codec import decode
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun, WatchEnding
@@ -153,6 +155,29 @@ def test_a_queue_of_the_version_before_is_listed_and_sent(tmp_path: Path) -> Non
     assert isinstance(begin, Begin)
     assert (begin.group, begin.params) == ("sweep00001", {"rate": 0.1, "n": 3, "on": True, "w": "x"})
     assert waiting() == []
+
+
+def test_a_watched_loop_writes_its_queue(monkeypatch: pytest.MonkeyPatch, started: SenderStarts) -> None:
+    monkeypatch.setattr(destination, "find_spec", lambda _: True)
+    monkeypatch.setattr("metalmark.kit.ledger.EVERY_S", 0.0)
+    with mm.run("mine", track=f"mlflow={TO.place}", params={"rate": 0.1}, hz=None) as run:
+        (queue,) = queues()
+        assert (started.queues, queue.is_written()) == ([[run.id]], True)
+        for number in run.watch([1, 2, 3]):
+            run.log(loss=1 / number, wild=float("inf"))
+            assert len(points(queue, "loss")) == number, "a kill -9 would lose it"
+    events = queue.read()[0]
+    begin, end = events[0], events[-1]
+    assert isinstance(begin, Begin)
+    assert (begin.id, begin.name, begin.kind, begin.params) == (run.id, f"mine {run.id}", "run", {"rate": 0.1})
+    assert points(queue, "loss") == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    assert points(queue, "wild") == [(number, None) for number in (1, 2, 3)]
+    rows = [event for event in events if isinstance(event, MetricRow)]
+    assert [row.at_ms for row in rows] == sorted(row.at_ms for row in rows)
+    assert rows[-1].values.keys() == {"input_wait/train_share", "total/elapsed_s"}
+    assert isinstance(end, End)
+    assert (end.status, queue.is_written()) == (EndStatus.FINISHED, False)
+    assert decode(queue.file("run.json").read_bytes()) == run.result
 
 
 def test_a_loop_from_the_store(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral, Real
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import msgspec
 
+import metalmark
 from metalmark.errors import StoreError, UsageError
 from metalmark.kit.frameworks import versions
 from metalmark.kit.ledger import Ledger, LoggedRow
 from metalmark.kit.pace import LoopPace
-from metalmark.kit.sending import Track, Tracker, TrackerThread, split_trackers
+from metalmark.kit.sending import Track, TrackerThread, split_trackers
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
@@ -63,17 +63,7 @@ def run(
     remember. `hz`: how often sensors are read per second; None switches them off. `store`: the file that keeps the
     result, METALMARK_STORE or the user's data folder by default.
     """
-    trackers, named = split_trackers(track)
-    tracking = None
-    if named:
-        from metalmark.track.destination import parse_track
-        from metalmark.track.tracking import Tracking, say_nothing
-
-        targets = parse_track(named)
-        for note in targets.notes:
-            warnings.warn(f"metalmark: {note}", stacklevel=2)
-        tracking = Tracking(targets, warn=say_nothing)  # the run warns of what went wrong itself
-    return RunRecorder(name, trackers=trackers, tracking=tracking, params=dict(params or {}), hz=hz, store=store)
+    return RunRecorder(name, track=track, params=params or {}, hz=hz, store=store)
 
 
 class RunRecorder:
@@ -83,9 +73,8 @@ class RunRecorder:
         self,
         name: str,
         *,
-        trackers: Sequence[Tracker],
-        tracking: Tracking | None,
-        params: dict[str, Any],
+        track: Track,
+        params: Mapping[str, Any],
         hz: float | None,
         store: str | os.PathLike[str] | None,
     ) -> None:
@@ -96,7 +85,8 @@ class RunRecorder:
         self.result: WatchedRun | None = None
         """The run, once its `with` block has ended."""
         self._params = {str(key): _plain(value) for key, value in params.items()}
-        self._trackers, self._tracking = trackers, tracking
+        self._trackers, named = split_trackers(track)
+        self._tracking = _track_by_name(named) if named else None
         self._hz = hz
         self._store = store_path(os.fspath(store) if store is not None else None)
         self._paces: dict[str, LoopPace] = {}
@@ -133,20 +123,19 @@ class RunRecorder:
     def __enter__(self) -> Self:
         if self._started_at:
             raise UsageError("This run has been used already.", hint="Make a new one with mm.run().")
-        self._started_at, self._began_s = now_utc(), time.perf_counter()
+        self._started_at = now_utc()
         self._threads = [TrackerThread(tracker, self._params) for tracker in self._trackers]
         if self._tracking is not None:
             self._tracking.begin_watch(self.id, self.name, self._started_at, self._params)
+        self._began_s = time.perf_counter()
         self._sleepy = self._around.enter_context(kept_awake())
         self._sleep = SleepWatch()
         self._sampler = Sampler(default_sensors(os.getpid()) if self._hz else [], self._hz, time.monotonic())
         self._sampler.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        elapsed_s = self._now_s()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        elapsed_s = time.perf_counter() - self._began_s
         assert self._sampler is not None
         telemetry = self._sampler.stop(GRACE_S)
         self._sampler = None
@@ -154,21 +143,19 @@ class RunRecorder:
         self._around.close()
         notes = [*self._read_the_rest(), *filter(None, (gap.note, self._sleepy))]
         notes += [f"{name} was not finite from step {step} on" for name, step in self._ledger.not_finite.items()]
-        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        ended = WatchEnding.COMPLETED if error is None else WatchEnding.FAILED
+        if isinstance(error, KeyboardInterrupt):
+            ended = WatchEnding.INTERRUPTED
         self.result = WatchedRun(
             id=self.id,
             name=scrub(self.name),
             started_at=self._started_at,
             elapsed_s=elapsed_s,
-            ended=WatchEnding.INTERRUPTED
-            if interrupted
-            else WatchEnding.COMPLETED
-            if error is None
-            else WatchEnding.FAILED,
+            ended=ended,
             error="" if error is None else scrub(f"{type(error).__name__}: {error}")[:2000],
             params=self._params,
             machine=identify(),
-            software=Software(metalmark=_version(), python=platform.python_version(), versions=versions()),
+            software=Software(metalmark=metalmark.__version__, python=platform.python_version(), versions=versions()),
             stretches={loop: pace.stretches() for loop, pace in self._paces.items()},
             passes=tuple(self._passes),
             curves=self._ledger.curves(self._began_s),
@@ -183,9 +170,6 @@ class RunRecorder:
         if self.result is None:
             return f"run {self.name}, not ended"
         return summary(self.result)
-
-    def _now_s(self) -> float:
-        return time.perf_counter() - self._began_s
 
     def _tell(self, rows: Sequence[LoggedRow]) -> None:
         for thread in self._threads:
@@ -283,6 +267,17 @@ class Watching(Generic[Item]):
             )
 
 
+def _track_by_name(names: str) -> Tracking:
+    """Return the tracking of `names`. What it needs is imported only for a script that tracks."""
+    from metalmark.track.destination import parse_track
+    from metalmark.track.tracking import Tracking, say_nothing
+
+    targets = parse_track(names)
+    for note in targets.notes:
+        warnings.warn(f"metalmark: {note}", stacklevel=4)
+    return Tracking(targets, warn=say_nothing)  # what went wrong becomes a note of the run, and a warning
+
+
 def summary(run: WatchedRun) -> str:
     parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
     for loop, stretches in run.stretches.items():
@@ -310,9 +305,3 @@ def _plain(value: Any) -> Scalar:
     if isinstance(value, Real) and math.isfinite(value):
         return float(value)
     return scrub(str(value))
-
-
-def _version() -> str:
-    import metalmark
-
-    return metalmark.__version__
