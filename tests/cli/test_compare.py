@@ -123,7 +123,7 @@ def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
         ([OLD, "README.md"], "not an export"),
         ([OLD, OLD], "is named twice"),
         ([OLD, "last", NEW], "last and bbbbbbbbbb share run"),
-        ([OLD, "'; DROP TABLE records"], "is not an id"),
+        ([OLD, "'; DROP TABLE runs"], "no run, sweep or name"),
         ([OLD, NEW, "--by", "framwork"], "did you mean framework?"),
         ([OLD, "--by", "framework"], "one value of framework only"),
         ([OLD, NEW, "--fail-if-slower", "much"], "takes a percentage"),
@@ -149,7 +149,7 @@ def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], message: st
     [
         (["name", OLD, "last"], "meaning of its own"),
         (["name", OLD, "<b>"], "can't be a name"),
-        (["name", "nothing0", "main"], "no record or sweep"),
+        (["name", "nothing0", "main"], "no run, sweep or name"),
         (["tag", "main"], "Missing argument"),
         (["unname", "nobody"], "No run has the name"),
     ],

@@ -83,7 +83,6 @@ def show(found: Sequence[Comparison], form: str | None) -> None:
     import msgspec
 
     from metalmark.report.compare_page import comparison_documents, comparison_table
-    from metalmark.report.text.exports import markdown
     from metalmark.report.text.terminal import print_table
 
     if form == "json":
@@ -93,6 +92,8 @@ def show(found: Sequence[Comparison], form: str | None) -> None:
         if number:
             click.echo()
         if form == "markdown":
+            from metalmark.report.text.exports import markdown
+
             click.echo(markdown(comparison_table(comparison)), nl=False)
         else:
             print_table(comparison_table(comparison))

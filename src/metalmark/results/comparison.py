@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -183,11 +183,16 @@ def find_sides(
     if twice:
         raise UsageError(f"{twice} is named twice: a run does not differ from itself.", hint=TWO)
     with Store(store_path, readonly=True) as store:
-        runs = {query: runs_of(query, store, files=files) for query in queries if query != PUBLISHED}
+        runs = {query: [] if query == PUBLISHED else runs_of(query, store, files=files) for query in queries}
+    return sides_of(runs, by)
+
+
+def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[list[Side], list[str]]:
+    """Make a side of each name's runs, or split the only one by a key. `published` stands for the published figures."""
     _refuse_shared(runs)
     sides = [
-        Side(PUBLISHED, published_side()) if query == PUBLISHED else Side.of_runs(_side_name(query), runs[query])
-        for query in queries
+        Side(PUBLISHED, published_side()) if name == PUBLISHED else Side.of_runs(_side_name(name), found)
+        for name, found in runs.items()
     ]
     keys = [_key(word, sides) for word in by]
     if len(sides) > 1:
@@ -453,7 +458,7 @@ def _one_kind(sides: Sequence[Side]) -> RunKind:
     return next((cell.kind for side in sides for cell in side.cells), RunKind.BENCH)
 
 
-def _refuse_shared(runs: dict[str, list[AnyRun]]) -> None:
+def _refuse_shared(runs: Mapping[str, Sequence[AnyRun]]) -> None:
     seen: dict[str, str] = {}
     for query, found in runs.items():
         for run in found:

@@ -117,8 +117,8 @@ def training_question(run: TrainingRun) -> Keys:
     return {
         **_asked(run.plan),
         "epochs": str(goal.epochs),
-        "target accuracy": "" if goal.target_accuracy is None else f"{goal.target_accuracy:g}",
-        "patience": word(goal.patience),
+        "target accuracy": "none" if goal.target_accuracy is None else f"{goal.target_accuracy:g}",
+        "patience": word(goal.patience) or "none",
     }
 
 
