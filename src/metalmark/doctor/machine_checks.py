@@ -79,7 +79,7 @@ def oversubscribed(scene: Scene) -> Iterator[Finding]:
             "OMP_NUM_THREADS=1: the CPU works on one core",
             evidence=f"OMP_NUM_THREADS=1, {cores} cores usable",
             why="Right for many processes side by side; for one training run on the CPU it is slow. A CPU measured so "
-            "is not a fair comparison with a GPU.",
+            "is no fair rival to a GPU.",
             fix=(f"export OMP_NUM_THREADS={cores}",),
         )
 
