@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
-from metalmark.store.trainings import TrainingStore
 from starlette.testclient import TestClient
 
 from metalmark.model.run import RunKind
@@ -12,6 +12,7 @@ from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingS
 from metalmark.store.live import LiveFile, Trace, live_folder
 from metalmark.store.sqlite import Store
 from metalmark.training.folder import write_record
+from tests.report.contents import watched
 from tests.samples import MACHINE, plan, record
 from tests.store.test_live import ID, status
 from tests.web.conftest import HOSTILE
@@ -93,21 +94,54 @@ def training(folder: Path, identifier: str) -> TrainingRun:
     return found
 
 
-def test_trainings(client: TestClient, store_file: Path, tmp_path: Path) -> None:
-    assert "Nothing has been trained yet" in client.get("/trainings").text
+def test_a_training_is_a_run_in_the_list_and_has_a_page(client: TestClient, store_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "<b>mine"
-    with TrainingStore(store_file) as store:
-        store.add_training(training(folder, "train00001"), folder)
-    listed = client.get("/trainings").text
-    assert "87.50%" in listed
+    with Store(store_file) as store:
+        store.put_training(training(folder, "train00001"), folder)
+    listed = client.get("/").text
+    assert "87.50% in 1 epoch" in listed
     assert "<b>" not in listed
-    page = client.get("/training/train00001")
+    assert "training" in client.get("/?q=train00001").text
+    page = client.get("/run/train00001")
     assert page.status_code == 200
-    for part in ("87.50%", "<svg", "all epochs done", "Test chip"):
+    for part in ("reached a validation accuracy of 87.50%", "<svg", "all epochs done", "Test chip"):
         assert part in page.text
-    assert client.get("/find/train00001").headers["location"] == "/training/train00001"
+    assert client.get("/find/train00001").headers["location"] == "/run/train00001"
     LiveFile(store_file, "train00001").write(status(id="train00001", kind=RunKind.TRAINING))
     assert "epochs done" in client.get("/live/train00001").text
+    assert "It runs now" in client.get("/run/train00001").text
     (folder / "record.json").unlink()
     folder.rmdir()
-    assert client.get("/training/train00001").status_code == 404
+    assert client.get("/run/train00001").status_code == 200, "the store has the run; the folder has its checkpoints"
+
+
+def test_a_training_that_was_killed_says_so(client: TestClient, store_file: Path, tmp_path: Path) -> None:
+    left = msgspec.structs.replace(training(tmp_path / "left", "train00002"), ending=Ending.RUNNING)
+    with Store(store_file) as store:
+        store.put_training(left, tmp_path / "elsewhere")
+    assert "stopped from outside before it could tell its end" in client.get("/run/train00002").text
+
+
+def test_trainings_of_one_command_are_a_sweep(client: TestClient, store_file: Path, tmp_path: Path) -> None:
+    one = training(tmp_path / "one", "train00003")
+    with Store(store_file) as store:
+        for repeat, identifier in enumerate(("train00003", "train00004")):
+            run = msgspec.structs.replace(one, id=identifier, sweep="sweeptrain", repeat=repeat)
+            store.put_training(run, tmp_path / identifier)
+    page = client.get("/sweep/sweeptrain").text
+    for part in ("87.50% validation accuracy: first", "<svg", "train00003", "train00004", "Machine and software"):
+        assert part in page
+    assert "Planned and not measured" not in page
+    assert client.get("/find/sweeptrain").headers["location"] == "/sweep/sweeptrain"
+
+
+def test_a_watched_run_is_in_the_list_and_has_a_page(client: TestClient, store_file: Path) -> None:
+    with Store(store_file) as store:
+        store.add(watched())
+    listed = client.get("/?q=watch").text
+    assert "5 steps, 400 ms per step, input wait 25.0%" in listed
+    page = client.get("/run/watched0001").text
+    for part in ("400 ms per step by the host", "<svg", "until the first batch", "ValueError", "Test chip"):
+        assert part in page
+    assert "<script>alert(1)" not in page + listed
+    assert client.get("/find/watched0001").headers["location"] == "/run/watched0001"

@@ -41,7 +41,7 @@ def command(host: str, port: int | None, ask: bool, opens: bool, store: str | No
     with Store(path, readonly=True):
         pass  # a file that is no store is refused before anything listens
     try:
-        from metalmark.web.server import Server
+        from metalmark.web.app import Server
     except ImportError as error:
         raise NotInstalledError(
             f"serve needs the extra `web`: {error.name} is not installed.", hint='pip install "metalmark[web]"'

@@ -1,10 +1,13 @@
-"""The application: which address is which page, and what is said where there is none. Every page is a GET."""
+"""The server: which address is which page, and the socket it answers on until Ctrl-C. Every page is a GET."""
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,12 +16,15 @@ from starlette.routing import Route
 
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.web.compare_page import compare_page
-from metalmark.web.guard import Guard, Rules
+from metalmark.web.guard import Guard, Rules, is_loopback, rules_for
 from metalmark.web.live_page import live_now, live_page, status_now, status_page
 from metalmark.web.run_page import find_page, run_page, sweep_page
 from metalmark.web.runs_page import runs_page
 from metalmark.web.shell import cannot, static_file
-from metalmark.web.training_page import training_page, trainings_page
+
+USUAL_PORT = 8585
+BACKLOG = 128
+ANYWHERE = {"0.0.0.0", "::", ""}
 
 Answer = Callable[[Request, Path], Response]
 
@@ -28,8 +34,6 @@ PAGES: dict[str, Answer] = {
     "/sweep/{id}": sweep_page,
     "/find/{word}": find_page,
     "/compare": compare_page,
-    "/trainings": trainings_page,
-    "/training/{id}": training_page,
     "/live": live_page,
     "/live/now": live_now,
     "/live/{id}": status_page,
@@ -38,7 +42,7 @@ PAGES: dict[str, Answer] = {
 
 
 def make_app(store_path: Path, rules: Rules) -> Guard:
-    """`store_path` is opened for each page, read-only: what is stored a moment later is on the next one."""
+    """Return the application. It opens the store for each page, read-only, so that new runs are on the next one."""
 
     def route(path: str, answer: Answer) -> Route:
         def endpoint(request: Request) -> Response:
@@ -61,7 +65,7 @@ def _static(request: Request) -> Response:
 
 
 def _cannot(request: Request, error: MetalmarkError) -> Response:
-    """A page of one run that is not there is a 404; a choice that makes no sense is a 400."""
+    """A run that is not there is a 404; runs that can't be compared are a 400."""
     absent = isinstance(error, UsageError) and request.url.path != "/compare"
     status = 404 if absent else 503 if isinstance(error, StoreError) else 500 if isinstance(error, FormatError) else 400
     return cannot(error, status=status)
@@ -69,7 +73,7 @@ def _cannot(request: Request, error: MetalmarkError) -> Response:
 
 def _http(_request: Request, error: HTTPException) -> Response:
     if error.status_code == 404:
-        missing = UsageError("There is no such page.", hint="The list of runs leads everywhere.")
+        missing = UsageError("There is no such page.", hint="The list of runs has links to all pages.")
         return cannot(missing, title="Not found", status=404)
     return PlainTextResponse(f"{error.detail}\n", error.status_code)
 
@@ -78,3 +82,83 @@ def _broken(_request: Request, _error: Exception) -> Response:
     """What went wrong is in the terminal of `metalmark serve`; a page shows no traceback."""
     fault = MetalmarkError("Something went wrong here.", hint="The terminal of `metalmark serve` says more.")
     return cannot(fault, title="Broken", status=500)
+
+
+class Server:
+    """It is bound when it is made, so that the address printed is right; `run` returns when it is told to stop."""
+
+    def __init__(self, store: Path, *, host: str, port: int | None, ask: bool) -> None:
+        self._host, self._socket = host, _bind(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._rules = rules_for(host, self.port, ask=ask, own_names=_own_names())
+        self._app = make_app(store, self._rules)
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token where one is required."""
+        name = socket.gethostname() if self._host in ANYWHERE else self._host
+        host = f"[{name}]" if ":" in name else name
+        return f"http://{host}:{self.port}/{f'?token={self._rules.token}' if self._rules.token else ''}"
+
+    @property
+    def beyond(self) -> bool:
+        """Whether other machines can reach it."""
+        return not is_loopback(self._host)
+
+    def run(self) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=2,
+            backlog=BACKLOG,
+        )
+        try:
+            uvicorn.Server(config).run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass  # uvicorn has shut down in order, and raises the signal again
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _bind(host: str, port: int | None) -> socket.socket:
+    """The port that was asked for; else the usual one, or any that is free."""
+    if port is None:
+        try:
+            return _bound(host, USUAL_PORT)
+        except OSError:
+            port = 0
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        raise UsageError(
+            f"{host} port {port} can't be used: {error.strerror or error}.",
+            hint="Choose another with --port, or leave --port out for one that is free; --host takes an address of "
+            "this machine.",
+        ) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _own_names() -> frozenset[str]:
+    whole = socket.gethostname().lower()
+    first = whole.partition(".")[0]
+    return frozenset({whole, first, f"{first}.local"} - {""})

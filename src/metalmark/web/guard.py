@@ -1,4 +1,4 @@
-"""Who may look, and what a browser may do with what it gets. Stands before every page.
+"""Decides who may look, and what a browser may do with what it gets. It comes before every page.
 
 A page of elsewhere can make a browser ask us by a name that it has pointed at this machine (DNS rebinding), so the name
 asked for is checked, whatever the port: a tunnel may have another. Bound beyond loopback, a token is asked for too.
@@ -37,11 +37,11 @@ HEADERS = {
 
 class Rules(Struct, frozen=True, kw_only=True):
     hosts: frozenset[str] = LOOPBACK
-    """Names that are ours."""
+    """Host names that the server answers to."""
     addresses: bool = False
-    """Whether any numeric address will do: it is no name, so nobody can point it elsewhere."""
+    """Whether any numeric address will do: nobody can point one elsewhere, as they can a name."""
     token: str = ""
-    """Empty: none is asked for."""
+    """Empty: none is required."""
     cookie: str = "metalmark"
 
 

@@ -1,4 +1,4 @@
-"""The list of runs: newest first, found by words, page by page, with boxes to choose some and compare them."""
+"""The list of runs of every kind: newest first, searched by words, page by page, with boxes to choose and compare."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from metalmark.report.html.tables import Column, Kind, Value, table
-from metalmark.report.rows import names_of
-from metalmark.report.units import figures, moment, seconds
+from metalmark.report.html.blocks import Column, ColumnKind, Value, table
+from metalmark.report.text.run_list import names_of, result_of, what_ran
+from metalmark.report.text.units import count, moment
 from metalmark.store.live import read_all
-from metalmark.store.search import SearchStore
-from metalmark.store.sqlite import Row
+from metalmark.store.row import Row
+from metalmark.store.sqlite import Store
 from metalmark.web.shell import render, respond
 
 ROWS = 50
@@ -22,54 +22,54 @@ MOST_CHARACTERS = 200
 MOST_CHOSEN = 60
 
 COLUMNS = (
-    Column(name=""), Column(name="run", kind=Kind.CODE), Column(name="when (UTC)"), Column(name="workload"),
-    Column(name="mode"), Column(name="batch", kind=Kind.NUMBER), Column(name="dtype"), Column(name="framework"),
-    Column(name="device"), Column(name="step", kind=Kind.NUMBER), Column(name="samples/s", kind=Kind.NUMBER),
-    Column(name="name"), Column(name="sweep", kind=Kind.CODE),
+    Column(name=""), Column(name="run", kind=ColumnKind.CODE), Column(name="kind"), Column(name="started (UTC)"),
+    Column(name="what"), Column(name="framework"), Column(name="device"), Column(name="batch", kind=ColumnKind.NUMBER),
+    Column(name="dtype"), Column(name="result"), Column(name="ending"), Column(name="names"),
+    Column(name="sweep", kind=ColumnKind.CODE),
 )  # fmt: skip
 
 
 def runs_page(request: Request, store_path: Path) -> HTMLResponse:
     query = request.query_params
     text = query.get("q", "")[:MOST_CHARACTERS]
-    chosen = list(dict.fromkeys(word for word in query.getlist("run") if word))[:MOST_CHOSEN]
-    with SearchStore(store_path, readonly=True) as store:
-        found = store.page(text.split(), before=query.get("before", ""), after=query.get("after", ""), limit=ROWS)
+    chosen = list(dict.fromkeys(identifier for identifier in query.getlist("run") if identifier))[:MOST_CHOSEN]
+    with Store(store_path, readonly=True) as store:
+        page = store.page(text.split(), before=query.get("before", ""), after=query.get("after", ""), limit=ROWS)
         total, names = store.count(), store.names()
-    here = {row.id for row in found.rows}
+    here = {row.id for row in page.rows}
     body = render(
         "runs.html",
         q=text,
-        table=_table(found.rows, names, chosen) if found.rows else None,
-        kept=[word for word in chosen if word not in here],
-        newer=found.rows[0].id if found.newer and found.rows else "",
-        older=found.rows[-1].id if found.older and found.rows else "",
+        table=_table(page.rows, names, chosen) if page.rows else None,
+        kept=[identifier for identifier in chosen if identifier not in here],
+        newer=page.rows[0].id if page.newer and page.rows else "",
+        older=page.rows[-1].id if page.older and page.rows else "",
         total=total,
         running=[status for status in read_all(store_path) if status.alive],
     )
-    return respond("Runs", body, subtitle=f"{total:,} records in the store", here="Runs")
+    return respond("Runs", body, subtitle=f"{count(total, 'run')} in the store", here="Runs")
 
 
 def _table(rows: Sequence[Row], names: dict[str, list[str]], chosen: Sequence[str]) -> Markup:
     lines = [_line(row, names, row.id in chosen) for row in rows]
-    marks = ["failed" if row.step_s is None else "" for row in rows]
+    marks = ["" if result_of(row) else "failed" for row in rows]
     return table(COLUMNS, lines, caption="", marks=marks, filter=False)
 
 
 def _line(row: Row, names: dict[str, list[str]], checked: bool) -> list[str | Value]:
-    failed = row.step_s is None
     return [
         Value(text=render("choose.html", id=row.id, checked=checked), look="choose"),
         Value(text=row.id, href=f"/run/{row.id}"),
+        row.kind,
         moment(row.started_at),
-        row.workload,
-        row.mode,
-        "" if row.batch_size is None else str(row.batch_size),
-        row.dtype,
+        what_ran(row),
         row.framework,
         row.device,
-        Value(text=row.outcome, look="what") if failed else Value(text=seconds(row.step_s or 0.0), sort=row.step_s),
-        "" if failed else Value(text=figures(row.samples_s or 0.0), sort=row.samples_s),
+        "" if row.batch_size is None else str(row.batch_size),
+        row.dtype,
+        # Within one kind it sorts by its figure: the time of a step, or the accuracy.
+        Value(text=result_of(row), sort=row.step_s if row.step_s is not None else row.accuracy),
+        Value(text=row.ending, look="what"),
         ", ".join(names_of(row, names)),
-        Value(text=row.sweep, href=f"/sweep/{row.sweep}"),
+        Value(text=row.sweep, href=f"/sweep/{row.sweep}" if row.sweep else ""),
     ]

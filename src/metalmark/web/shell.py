@@ -1,4 +1,4 @@
-"""What every page of the server has in common: its frame, its links, and what it says when it can't answer."""
+"""What every page of the server shares: its frame, its links, and what it says when it can't answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metalmark.report.html.page import Link, asset, environment, page
 HERE = Path(__file__).parent
 STATIC = "/static"
 LIVE_SCRIPT = f"{STATIC}/live.js"
-PAGES = {"Runs": "/", "Trainings": "/trainings", "Running now": "/live"}
+PAGES = {"Runs": "/", "Running now": "/live"}
 
 
 def respond(
@@ -26,18 +26,18 @@ def respond(
 
 
 def render(template: str, **values: object) -> Markup:
-    """A template of this package, escaped as those of the report are."""
+    """Render a template of this package, escaped as those of the report are."""
     return Markup(_environment().get_template(template).render(**values))
 
 
 def cannot(error: MetalmarkError, *, title: str = "That can't be shown", status: int = 400) -> HTMLResponse:
-    """The command's own words for it: what, why and what next."""
+    """Answer with the error's own message and hint."""
     return respond(title, render("cannot.html", message=error.message, hint=error.hint), status=status)
 
 
 @cache
 def static_file(name: str) -> tuple[str, str] | None:
-    """Its text and its kind; the report's styles and ours are one file."""
+    """Return the text of a file and its media type; the report's styles and those of the server are one file."""
     kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
     if name == "live.js":
         return (HERE / "live.js").read_text(encoding="utf-8"), "text/javascript"
@@ -53,5 +53,5 @@ def static_file(name: str) -> tuple[str, str] | None:
 def _environment() -> Environment:
     report = environment()
     assert report.loader is not None
-    # Ours, and the report's smaller pieces.
+    # The templates of this package, and the report's smaller pieces.
     return report.overlay(loader=ChoiceLoader([FileSystemLoader(HERE / "templates"), report.loader]))
