@@ -14,7 +14,7 @@ from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, WrongResultError
-from metalmark.feeds.samples import with_data
+from metalmark.feeds.source import with_data
 from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind

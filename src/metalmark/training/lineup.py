@@ -44,7 +44,7 @@ SAME_FOR_ALL_REPEATS = {FailureKind.UNSUPPORTED, FailureKind.OUT_OF_MEMORY}
 """Failures that another seed does not change."""
 
 Say = Callable[[str], None]
-Session = Callable[[Member], TrainingRun]
+TrainMember = Callable[[Member], TrainingRun]
 """Trains a member, shown and stored, until it ends or is stopped."""
 
 
@@ -135,7 +135,7 @@ def read_members(folder: Path, epochs: int | None = None) -> list[Member]:
     return members
 
 
-def run_members(members: Sequence[Member], session: Session, say: Say) -> tuple[list[TrainingRun], bool]:
+def run_members(members: Sequence[Member], session: TrainMember, say: Say) -> tuple[list[TrainingRun], bool]:
     """Train the members that have not ended, one after another. Return their runs, and whether Ctrl-C stopped it."""
     with suppress(OSError):  # a lineup that can only be read is shown all the same
         # It is the newest now, which is what a plain --resume looks for.
@@ -155,7 +155,7 @@ def run_members(members: Sequence[Member], session: Session, say: Say) -> tuple[
     return runs, False
 
 
-def _run_member(member: Member, known: Failed | None, name: str, session: Session, say: Say) -> TrainingRun:
+def _run_member(member: Member, known: Failed | None, name: str, session: TrainMember, say: Say) -> TrainingRun:
     request, run, folder = member
     done = ending(run.epochs, request.goal)
     failure = run.failure

@@ -13,8 +13,7 @@ import numpy as np
 from metalmark.data.catalog import PIXELS, SYNTHETIC, load
 from metalmark.data.dataset import Dataset, Positions, Split, order
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.samples import find_dataset
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.source import Arrays, find_dataset
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Recipe, Workload
 
