@@ -41,7 +41,7 @@ class OfflineRun:
 
 
 def _records(data: bytes) -> Iterator[Any]:
-    from wandb.proto.wandb_internal_pb2 import BenchRun  # type: ignore[attr-defined]
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     assert data.startswith(MAGIC)
     position, whole = HEADER, b""
@@ -54,5 +54,5 @@ def _records(data: bytes) -> Iterator[Any]:
         whole += data[position + HEADER : position + HEADER + length]
         position += HEADER + length
         if kind in (FULL, LAST):
-            yield BenchRun.FromString(whole)
+            yield Record.FromString(whole)
             whole = b""
