@@ -27,8 +27,8 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.run import SCHEMA, RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
-from metalmark.training.folder import JOB, RECORD, read_record, read_request
-from metalmark.training.lineup import LINEUP, read_lineup
+from metalmark.training.folder import JOB, LINEUP, RECORD, read_record, read_request
+from metalmark.training.lineup import read_lineup
 from tests.samples import completed, failed, record, training_run, watched_run
 
 RUNS: dict[str, AnyRun] = {
