@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metalmark.model.codec import encode_export
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Settings
 from metalmark.model.run import FailureKind
+from metalmark.model.training import TrainingRun
 from metalmark.store.sqlite import Store
 from tests.compare.sides import repeats
+from tests.compare.test_kinds import several, training
 from tests.conftest import Cli
 from tests.samples import failed, plan, record
 
@@ -160,6 +163,47 @@ def test_bad_names(cli: Cli, store_file: Path, arguments: list[str], message: st
     assert run.returncode == 2
     assert message in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def trainings(device: str, sweep: str, *accuracies: float) -> list[TrainingRun]:
+    made = []
+    for seed, accuracy in enumerate(accuracies):
+        run = training(accuracy, seed, device=device, started_at=EARLY, sweep=sweep, repeat=seed)
+        made.append(replace(run, id=f"{sweep[:5]}{device}{seed:05d}", cell=1 if device == "any" else 0))
+    return made
+
+
+def test_trainings_by_their_sweep_their_ids_and_a_target(cli: Cli, store_file: Path) -> None:
+    with Store(store_file) as store:
+        store.add_all([*trainings("cpu", OLD, 0.850, 0.851, 0.852), *trainings("any", OLD, 0.880, 0.881, 0.882)])
+    split = cli("compare", "last", "--by", "device", "--target-accuracy", "84")
+    assert split.returncode == 0, split.stderr
+    assert split.stdout.startswith("any is more accurate than cpu: 88.10% against 85.10%, +3.00 points (95% interval")
+    assert "time to 84.00%" in split.stdout
+    named = cli("compare", "aaaaacpu00001", "aaaaaany00002", "--json")
+    assert named.returncode == 0, named.stderr
+    (document,) = json.loads(named.stdout)
+    assert document["rows"][0]["trained"]["accuracy"]["repeats"] == [3, 3], "one training stands for all its repeats"
+    assert document["answer"].startswith("aaaaaany00002 is more accurate")
+    odd = cli("compare", "last", "--by", "device", "--target-accuracy", "860")
+    assert odd.returncode == 2
+    assert "--target-accuracy is a share" in odd.stderr
+
+
+def test_watched_runs_by_their_names_and_no_two_kinds(cli: Cli, store_file: Path) -> None:
+    fill(store_file)
+    with Store(store_file) as store:
+        store.add_all([*several("slowloop"), *several("fastloop", step_s=0.05)])
+    run = cli("compare", "slowloop", "fastloop")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("fastloop is 2.00x faster than slowloop (95% interval")
+    assert "input wait" in run.stdout
+    mixed = cli("compare", OLD, "fastloop")
+    assert mixed.returncode == 2
+    assert mixed.stdout == ""
+    assert (
+        f"Only runs of one kind can be compared: {OLD} holds bench runs, fastloop holds watched runs." in mixed.stderr
+    )
 
 
 def test_hostile_names_are_shown_as_text(cli: Cli, store_file: Path) -> None:

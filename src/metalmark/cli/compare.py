@@ -60,20 +60,11 @@ def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy
     (train --repeat 3), watched runs of one name. The 95% interval and the noise band come from how they
     differ. Verdicts: faster, slower, better, worse, same, can't tell.
     """
-    from metalmark.app.choices import parse_accuracy
-    from metalmark.errors import UsageError
-    from metalmark.results.comparison import SPLIT, compare_runs, find_sides
-    from metalmark.store.path import store_path
+    from metalmark.app.compare import compare, parse_percentage
 
-    if not runs:
-        raise UsageError("Compare what?", hint=f"For example: {SPLIT}. See metalmark compare --help.")
     most = None if limit is None else parse_percentage(limit, option="--fail-if-slower")
-    least = parse_percentage(band, option="--noise-band")
-    target = parse_accuracy(target_accuracy)
-    keys = [key.strip() for key in by.split(",") if key.strip()] if by else []
-    sides, keys = find_sides(runs, keys, store_path(store))
-    found, refused = compare_runs(sides, by=keys, anyway=anyway, band=least, target_accuracy=target)
-    for error in refused:
+    found = compare(*runs, by=by or (), anyway=anyway, noise_band=band, target_accuracy=target_accuracy, store=store)
+    for error in found.refused:
         click.echo(f"metalmark: {error.message}\n  {error.hint}", err=True)
     show(found, form)
     return 0 if most is None else judge(found, most)
@@ -124,21 +115,3 @@ def judge(found: Sequence[Comparison], most: float) -> int:
         if row.verdict is Verdict.CANT_TELL:
             click.echo(f"not judged: {row.name}: can't tell: {row.reason}.", err=True)
     return 1 if slower or broken else 0
-
-
-def parse_percentage(text: str, *, option: str) -> float:
-    """Read `5%` or `5`; a bare fraction could mean either, so it is asked about."""
-    from metalmark.errors import UsageError
-
-    number, sign = text.strip().removesuffix("%").strip(), text.strip().endswith("%")
-    try:
-        value = float(number)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < 1000:
-        raise UsageError(f"{option} takes a percentage above 0, not {text!r}.", hint=f"For example {option} 5%")
-    if value < 1 and not sign:
-        raise UsageError(
-            f"{option} {text}: {text}% or {value * 100:g}%?", hint=f"Write the sign: {option} {value * 100:g}%"
-        )
-    return value / 100
