@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.model.watch import WatchEnding
-from metalmark.store.watched import WatchedStore
+import metalmark as mm
+from metalmark.model.watch import WatchedRun, WatchEnding
 from tests import processes
 from tests.processes import ROOT
 
@@ -35,12 +35,6 @@ client = mlflow.MlflowClient("sqlite:///runs.db")
 for run in client.search_runs([experiment.experiment_id]):
     history = client.get_metric_history(run.info.run_id, "loss")
     print("run:", json.dumps([run.info.status, [metric.value for metric in history]]))
-
-cells = json.load(open({notebook!r}))["cells"]
-space = {{"__name__": "__main__"}}
-for number, cell in enumerate(cells):
-    if cell["cell_type"] == "code":
-        exec(compile("".join(cell["source"]), f"cell {{number}}", "exec"), space)
 """
 
 
@@ -50,26 +44,44 @@ def run(arguments: list[str], folder: Path, **variables: str) -> subprocess.Comp
 
 
 def watched(folder: Path) -> list[tuple[str, WatchEnding, int]]:
-    with WatchedStore(folder / "store.sqlite3", readonly=True) as store:
-        return [(one.name, one.ended, sum(each.steps for each in one.passes)) for one in store.watched()]
+    loops = [run for run in mm.runs(store=folder / "store.sqlite3") if isinstance(run, WatchedRun)]
+    return [(run.name, run.ended, sum(each.steps for each in run.passes)) for run in loops]
 
 
 @pytest.mark.skipif(not (find_spec("torch") and find_spec("mlflow")), reason="it takes torch and mlflow")
-def test_the_two_scripts_and_the_notebook(tmp_path: Path) -> None:
-    code = TOGETHER.format(scripts=[str(PLAIN), str(WATCHED)], notebook=str(NOTEBOOK))
-    done = run(["-c", code], tmp_path, SAMPLES="256", EPOCHS="2")
+def test_the_two_scripts(tmp_path: Path) -> None:
+    code = TOGETHER.format(scripts=[str(PLAIN), str(WATCHED)])
+    done = run(["-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
     tracked = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("run:")]
     assert [status for status, _ in tracked] == ["FINISHED", "FINISHED"]
     # Watched or not, the same training, and in MLflow the same curve.
     assert tracked[0][1] == tracked[1][1]
     assert len(tracked[0][1]) == 2
-    assert watched(tmp_path) == [
-        ("which half is brighter", WatchEnding.COMPLETED, 6),
-        ("notebook", WatchEnding.COMPLETED, 8),
-    ]
-    assert "8 losses, from " in done.stdout
-    assert "waiting for input: " in done.stdout
+    assert watched(tmp_path) == [("which half is brighter", WatchEnding.COMPLETED, 6)]
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="it takes torch")
+def test_the_notebook_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real kernel, which has an event loop of its own: tables, a chart, and a watched loop."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    variables = {"METALMARK_STORE": str(tmp_path / "store.sqlite3"), "IPYTHONDIR": str(tmp_path / "ipython")}
+    for name, value in {**variables, "SECONDS": "0.1", "SAMPLES": "256", "EPOCHS": "2", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = {cell.source.splitlines()[-1]: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+    for source in ("runs", "runs.chart()", 'mm.compare(runs, by="batch_size", anyway=True)', "mm.runs(limit=10)"):
+        result = shown[source][-1]
+        assert result.output_type == "execute_result", source
+        assert ("<svg" if "chart" in source else "<table") in result.data["text/html"], source
+    progress = json.dumps(shown["runs"])
+    assert "4 of 4 runs done" in progress
+    said = "".join(output.get("text", "") for outputs in shown.values() for output in outputs)
+    assert "8 losses, from " in said
+    assert watched(tmp_path) == [("notebook", WatchEnding.COMPLETED, 8)]
 
 
 @pytest.mark.skipif(not find_spec("tensorflow"), reason="it takes tensorflow")

@@ -213,12 +213,12 @@ def _run(
             make_display(sweep, previous=before, quiet=not progress, watch=watch) as display,
             LiveStatusFile(path, sweep, before) as status,
         ):
-            complete = run_sweep(
-                sweep,
-                previous=before,
-                keep=_keeper(store, runs),
-                listeners=[display, status, *trackers],
-            )
+            try:
+                complete = run_sweep(
+                    sweep, previous=before, keep=_keeper(store, runs), listeners=[display, status, *trackers]
+                )
+            except KeyboardInterrupt:  # between two cells: nothing was lost
+                complete = False
     return runs, complete
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,6 +15,7 @@ from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import word
+from metalmark.model.run import Absent
 from metalmark.model.sweep import Sweep
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from metalmark.doctor.check import Finding
     from metalmark.doctor.scene import Scene
-    from metalmark.results.comparison import Comparison
+    from metalmark.results.comparison import CellComparison, Comparison
 
 WIDTH = 200
 """Characters per line where nothing says how wide the window is: nothing is cut."""
@@ -68,7 +69,8 @@ class Tabular:
         from metalmark.report.text.terminal import print_table
 
         out = io.StringIO()
-        console = Console(file=out, width=WIDTH, highlight=False, color_system=None)
+        # Else rich would show it in a notebook by itself, beside what the notebook shows.
+        console = Console(file=out, width=WIDTH, highlight=False, color_system=None, force_jupyter=False)
         for table in self.tables():
             print_table(table, console)
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
@@ -217,8 +219,8 @@ class Comparisons(Tabular, Sequence["Comparison"]):
         return [comparison_table(one) for one in self._comparisons]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary per compared cell, with its verdict, ratio and interval."""
-        return [{**_flat(row), "a": one.a, "b": one.b} for one in self._comparisons for row in one.rows]
+        """One dictionary per compared cell: the verdict, the ratio of speeds with its 95% interval, both sides."""
+        return [_comparison_dict(one, row) for one in self._comparisons for row in one.rows]
 
 
 class Diagnosis(Tabular):
@@ -263,6 +265,9 @@ class Chart:
         """Write the first drawing as an SVG file."""
         Path(path).write_text(self.svgs[0], encoding="utf-8")
 
+    def __repr__(self) -> str:
+        return f"{len(self.svgs)} charts: save() writes one as SVG, a notebook shows them"
+
     def _repr_html_(self) -> str:
         return "".join(f"<div>{svg}</div>" for svg in self.svgs)
 
@@ -280,18 +285,29 @@ def run_dict(run: AnyRun) -> dict[str, Any]:
     return {**entry, **settings, "data": run.plan.data, **run.plan.params}
 
 
-def _flat(value: object) -> dict[str, Any]:
-    return _flattened(msgspec.to_builtins(value))
-
-
-def _flattened(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            flat |= _flattened(inner, f"{before}{name}_")
-        else:
-            flat[f"{before}{name}"] = inner
-    return flat
+def _comparison_dict(found: Comparison, row: CellComparison) -> dict[str, Any]:
+    speed = None if isinstance(row.speed, Absent) else row.speed
+    entry: dict[str, Any] = {
+        "cell": row.name,
+        "a": found.a,
+        "b": found.b,
+        "verdict": row.verdict.value,
+        "ratio": speed.ratio if speed else None,
+        "low": speed.low if speed else None,
+        "high": speed.high if speed else None,
+        "reason": row.reason,
+        "like_for_like": not row.no_speed_up,
+    }
+    for side, figures in (("a", row.a), ("b", row.b)):
+        entry |= {f"{side}_runs": figures.processes, f"{side}_ending": figures.failure or "completed"}
+        values = {"step_s": figures.step_s, "samples_s": figures.samples_per_s, "memory_bytes": figures.memory_bytes}
+        entry |= {f"{side}_{name}": None if isinstance(value, Absent) else value for name, value in values.items()}
+        if figures.trained is not None:
+            entry |= {f"{side}_accuracies": list(figures.trained.accuracies)}
+    if row.trained is not None and not isinstance(row.trained.accuracy, Absent):
+        gap = row.trained.accuracy
+        entry |= {"accuracy_gap": gap.value, "accuracy_gap_low": gap.low, "accuracy_gap_high": gap.high}
+    return entry
 
 
 def _html_table(table: Table) -> str:
