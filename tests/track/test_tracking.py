@@ -137,8 +137,13 @@ def test_a_disk_that_is_full_ends_the_tracking_and_not_the_run(monkeypatch: pyte
     listen(TrainingProgress(phase="train", at_s=1.0, setting=training().setting))
     assert not queue.is_written(), "its sender would wait for more"
     listen(ends)
-    tracked.finish()
+    assert warned == []
+    listen = tracked.listener(tmp_path)
     assert warned == ["metalmark: tracking stopped, the run goes on: OSError: [Errno 28] No space left on device"]
+    listen(begins)
+    assert [queue.is_written() for queue in queues()] == [False, True], "the next training is not tracked"
+    tracked.finish()
+    assert len(warned) == 1
 
 
 def test_a_queue_of_the_version_before_is_listed_and_sent(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ class Tracking:
         """Return who tells the trackers of a sweep's cells, or of the training in `folder`."""
         while self._notes:
             self._say(self._notes.pop(0))
+        if self.trouble:  # of the training before; this one has a queue of its own
+            self._warn(f"metalmark: {self.trouble}")
+            self.trouble = ""
         return lambda event: self._attempt(self._hear, event, folder)
 
     def begin_watch(self, run_id: str, name: str, started_at: str, params: Mapping[str, Scalar]) -> None:
