@@ -22,7 +22,8 @@ Open = Callable[..., Opened]
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
     # Trainings are more of the same to a browser, and take as long again to draw.
-    path.write_text(document(msgspec.structs.replace(everything(), trainings=())))
+    content = everything()
+    path.write_text(document(msgspec.structs.replace(content, runs=(*content.bench_runs, *content.watched))))
     return path.as_uri()
 
 

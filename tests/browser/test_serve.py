@@ -140,7 +140,7 @@ def test_all_of_it_without_script(server: Running, open_page: OpenPage) -> None:
     assert page.locator("tbody tr").count() == 3
     page.locator("tbody a").first.click()
     page.wait_for_url("**/run/*")
-    assert "mnist-mlp training on jax" in page.inner_text("main")
+    assert "mnist-mlp training batch 32 jax" in page.inner_text("main")
     page.get_by_role("link", name="Running now").click()
     page.wait_for_url("**/live")
     assert "Nothing runs now" in page.inner_text("main")
@@ -163,7 +163,7 @@ def test_nothing_is_cut_off_and_colours_follow(server: Running, open_page: OpenP
 
 def test_the_list_sorts_by_key(server: Running, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/?q=sweepab001").page
-    button = page.get_by_role("button", name="step")
+    button = page.get_by_role("button", name="result")
     button.press("Enter")
     assert page.locator("tbody tr a").first.inner_text() == "cell100000"
     button.press("Enter")

@@ -20,7 +20,17 @@ from metalmark.report.charts.cells import (
 )
 from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
 from metalmark.report.charts.draw import SERIES, Drawn, Figure, Missing, plain
-from metalmark.report.charts.lines import MOST_POINTS, Axis, Line, Span, lines_svg, thin, thinned, wants_log
+from metalmark.report.charts.lines import (
+    MOST_POINTS,
+    MOST_STRIPS,
+    Axis,
+    Line,
+    Span,
+    lines_svg,
+    thin,
+    thinned,
+    wants_log,
+)
 from metalmark.report.charts.over_time import phase_spans, sensor_figures, series_figures, steps_figure
 from metalmark.report.html.page import asset
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, key_of
@@ -199,3 +209,52 @@ def test_a_gpu_that_did_nothing_is_drawn_and_swap_that_did_nothing_is_not() -> N
         hz=5.0, series=(series("gpu0_utilisation", "%", [0.0] * 5), series("system_swap_used", "bytes", [0.0] * 5))
     )
     assert [one.title for one in drawn(series_figures(idle, "x"))] == ["GPU utilisation: x"]
+
+
+def titles(svg: str) -> list[str]:
+    return ["".join(title.itertext()) for title in Xml.fromstring(svg).iter(f"{SVG}title")]
+
+
+def test_hovering_a_bar_shows_its_value_and_interval() -> None:
+    bars = [
+        Bar(row="torch", group="cpu", value=1234.5, low=1200.0, high=1300.0, text="1,234"),
+        Bar(row="theirs <b>", group="published", value=0.125, text="0.125", hollow=True),
+    ]
+    shown = titles(bars_svg(bars, unit="samples per second"))
+    assert shown == [
+        "torch, cpu: 1,234, 95% interval 1,200 to 1,300 (samples per second)",
+        "theirs <b>, published: 0.125 (samples per second)",
+    ]
+
+
+def test_hovering_a_line_chart_shows_the_values_of_every_line_there() -> None:
+    lines = [
+        Line(name="torch", points=((1.0, 0.25), (2.0, 0.5)), intervals=((0.2, 0.3), None)),
+        Line(name="jax", points=((1.0, 0.75), (2.0, 0.875))),
+    ]
+    svg = lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True)
+    shown = titles(svg)
+    assert shown[:2] == [
+        "epoch 1: torch 25.00%, jax 75.00% (accuracy)", "epoch 2: torch 50.00%, jax 87.50% (accuracy)",
+    ]  # fmt: skip
+    assert shown[2:4] == ["torch", "jax"], "a line says its name"
+    assert shown[4] == "epoch 1: torch 25.00%, 95% interval 20.00% to 30.00%"
+    assert len(shown) == 2 + 2 + 4, "a strip per place, a line each, a point each"
+    assert "aria-" not in svg, "a figure has one label, on the element around it"
+
+
+def test_long_lines_have_few_places_to_hover() -> None:
+    line = Line(name="power", points=tuple((number / 10, float(number % 7)) for number in range(5000)))
+    shown = titles(lines_svg([line], Axis("seconds"), Axis("watts")))
+    assert len(shown) == MOST_STRIPS + 1
+    assert shown[0] == "10.4 seconds: power 6.00 (watts)"
+    still = Line(name="one", points=((1.0, 2.0),))
+    assert titles(lines_svg([still], Axis("step"), Axis("loss"), points=True)) == ["one", "step 1: one 2.00"]
+
+
+def test_every_figure_of_a_report_shows_values_on_hover() -> None:
+    cells = cells_of(records())
+    found = [*throughput_figures(cells), *scaling_figures(cells), *energy_figures(cells)]
+    found += [*training_figures(training()), *sensor_figures(cells[0].records[0], "x")]
+    for figure in drawn(found):
+        assert len(titles(figure.svg)) >= len(figure.numbers.rows), figure.title

@@ -107,9 +107,15 @@ def _bench_answers(cells: Sequence[Measured]) -> Iterator[str]:
         if not cell.failure:
             groups.setdefault((cell.what["workload"], cell.what["mode"]), []).append(cell)
     for (workload, mode), group in groups.items():
-        lead = f"{workload} {mode}: " if len(groups) > 1 else ""
         told = _compared(group)
-        yield lead + (" ".join([told, *_again(group, asked="`" in told)]) if told else _fastest(group))
+        same = [f"batch {group[0].value('batch_size')}" if _shared(group, "batch_size") else ""]
+        same += [group[0].how["device"] if _shared(group, "device") else ""]
+        lead = ", ".join([f"{workload} {mode}", *filter(None, same)])
+        yield " ".join([f"{lead}: {told}", *_again(group, asked="`" in told)]) if told else _fastest(group)
+
+
+def _shared(cells: Sequence[Measured], key: str) -> bool:
+    return len({cell.value(key) for cell in cells}) == 1 and cells[0].value(key) is not None
 
 
 def _compared(cells: Sequence[Measured]) -> str:
@@ -161,7 +167,7 @@ def _fastest(cells: Sequence[Measured]) -> str:
         about = f"95% interval {seconds(interval.low)} to {seconds(interval.high)}, over {interval.over}"
     name = top.name + (f", batch {top.what['batch_size']}" if "batch_size" in top.what else "")
     figure = f"{seconds(step_s)} per step, {figures(top.samples_per_step / step_s)} samples per second ({about})"
-    lines = [f"{name} takes {figure}." if len(cells) == 1 else f"The highest throughput has {name}: {figure}."]
+    lines = [f"{name} takes {figure}." if len(cells) == 1 else f"Highest throughput: {name} with {figure}."]
     if len(ranked) > 1 and _meet(top, ranked[1]):
         lines.append(f"The next one, {figures(1 / _sample_s(ranked[1]))} samples per second, can't be told from it.")
     again = _again([top])
@@ -220,17 +226,15 @@ def _first_to_reach(runs: Sequence[TrainingRun]) -> str:
     sides: dict[str, list[TrainingRun]] = {}
     for run in runs:
         sides.setdefault(training_figures(run).label, []).append(run)
-    times = [
-        (found.seconds, label)
-        for label, held in sides.items()
-        for run in held
-        if (found := target_reached(run, target))
-    ]
-    parts = [f"{label} after {duration(time_s)}" for time_s, label in sorted(times)]
+    reached = [(label, target_reached(run, target)) for label, held in sides.items() for run in held]
+    times = sorted((found.seconds, label) for label, found in reached if found is not None)
+    never = dict.fromkeys(label for label, found in reached if found is None)
+    parts = [f"{label} after {duration(time_s)}" for time_s, label in times]
     line = f"No training reached a validation accuracy of {percent(target)}."
     if parts:
         more = f" and {len(parts) - MOST_SIDES} more" if len(parts) > MOST_SIDES else ""
         line = f"{percent(target)} validation accuracy: first {', then '.join(parts[:MOST_SIDES])}{more}."
+        line += f" Not reached by {', '.join(never)}." if never else ""
     if len(sides) < 2:
         return line
     verdicts = _verdicts([Side.of_runs(label, held) for label, held in sides.items()], target=target)

@@ -16,7 +16,7 @@ from metalmark.results.cells import Cell
 from metalmark.stats.drift import Drift, condense, drift, theil_sen
 from metalmark.stats.summary import median
 
-STEP_HEADERS = ("process", "blocks", "steps", "fastest", "median", "slowest", "last tenth / first", "drift")
+STEP_HEADERS = ("repeat", "blocks", "steps", "fastest", "median", "slowest", "last tenth / first", "drift")
 HEADERS = ("series", "source", "readings", "least", "median", "most", "longest gap")
 SMALL_BYTES = 2**30
 SWAP = "system_swap_used"
@@ -132,12 +132,12 @@ def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | Non
     for record, run in runs[:MOST_LINES]:
         points = _points(run, scale)
         found = drift(_times(run))
-        lines.append(Line(name=f"process {record.repeat + 1}", points=points))
+        lines.append(Line(name=f"repeat {record.repeat + 1}", points=points))
         if found is not None and found.significant:
             lines.append(Line(name="drift", points=_trend(points), trend=True))
         rows.append(_step_row(record, run, found))
     drifting = sum(line.trend for line in lines)
-    left_out = f" Of {len(runs)} processes the first {MOST_LINES}." if len(runs) > MOST_LINES else ""
+    left_out = f" Of {len(runs)} repeats the first {MOST_LINES}." if len(runs) > MOST_LINES else ""
     drifts = " Broken line: the drift, where it is more than noise." if drifting else " None drifts by more than noise."
     return Figure(
         title=titled("Step time over the run", "" if headed else name),

@@ -114,7 +114,7 @@ def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
         name = plan_name(cell.plan, plans)
         steps = steps_figure(cell, name, headed=True)
         drawn: list[Drawn] = [*([steps] if steps else []), *sensor_figures(cell.records[0], name, headed=True)]
-        sensors = f"sensors: of repeat {cell.records[0].repeat + 1}" if len(cell.records) > 1 else ""
+        sensors = f"Sensors of repeat {cell.records[0].repeat + 1}." if len(cell.records) > 1 else ""
         figures = figures_block(drawn, missing)
         parts.append(render("cell.html", name=name, flags=", ".join(cell.flags), figures=figures, sensors=sensors))
     return join(parts)
