@@ -1,4 +1,4 @@
-"""Ceilings: the most a device reached here in a matrix product and in a copy, by framework, version and dtype."""
+"""Ceilings: the most that a device reached in a matrix product and in a copy, by framework, version and dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metalmark.workloads.ceiling import COPY, MATMUL, copied_bytes
 
 
 class CeilingKey(Struct, frozen=True):
-    """What a ceiling is of: another machine, framework, version, device or dtype has another."""
+    """What a ceiling belongs to: another machine, framework, version, device or dtype has another ceiling."""
 
     chip: str
     gpus: tuple[str, ...]
@@ -46,7 +46,7 @@ def key_of(record: BenchRun, run: Completed) -> CeilingKey:
 
 
 def ceilings_of(records: Iterable[BenchRun]) -> Ceilings:
-    """The newest of each kind; records of anything else are passed over."""
+    """The newest ceiling of each key; runs of other workloads are ignored."""
     found = Ceilings({}, {})
     for record in sorted(records, key=lambda record: record.started_at):
         run = record.outcome
@@ -61,7 +61,7 @@ def ceilings_of(records: Iterable[BenchRun]) -> Ceilings:
 
 
 def share_of_ceiling(record: BenchRun, flops_per_s: float, ceilings: Ceilings) -> tuple[float, float] | Absent:
-    """The ceiling, and the share of it that these FLOP/s are."""
+    """The ceiling that applies to a run, and the share of it that these FLOP/s are."""
     run, plan = record.outcome, record.plan
     assert isinstance(run, Completed)
     ceiling = ceilings.flops_per_s.get(key_of(record, run))

@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def step_s(self) -> float:
-        """The median of the processes' medians."""
+        """The median of the median step time of each process."""
         return median([median(times) for times in self.step_times])
 
     @property
@@ -115,7 +115,7 @@ def cells_of(records: Iterable[BenchRun]) -> list[Cell]:
 
 
 def varying(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
-    """Which parameters and settings differ between the plans: the columns a table needs."""
+    """The parameters and settings that differ between the plans: the columns a table needs."""
     params = list(dict.fromkeys(name for plan in plans for name in plan.params))
     params = [name for name in params if len({str(plan.params.get(name)) for plan in plans if name in plan.params}) > 1]
     fields = plans[0].settings.__struct_fields__ if plans else ()

@@ -94,11 +94,8 @@ class Derived(Struct, frozen=True, kw_only=True):
 class TrainingFigures(Struct, frozen=True, kw_only=True):
     """The figures of one training. Times are of a mean epoch and add up: epoch = input + compute + validation."""
 
-    id: str
     label: str
-    framework: str
-    device: str
-    """What was asked for, and where it ran when that left it open."""
+    """Framework and device: what was asked for, and where it ran when that left it open."""
     seed: int
     state: str
     reason: str
@@ -123,7 +120,6 @@ class TrainingFigures(Struct, frozen=True, kw_only=True):
     """What the device counted at its peak; on the CPU, and where nothing counts, the most the process held."""
     accuracies: tuple[float, ...]
     validation_losses: tuple[float, ...]
-    train_losses: tuple[float, ...]
     busy_percent: tuple[float, ...]
     """Every reading of the utilisation, in order."""
     flags: tuple[Flag, ...] = ()
@@ -172,21 +168,17 @@ def derive(record: BenchRun) -> Derived | None:
 
 
 def training_figures(run: TrainingRun) -> TrainingFigures:
-    epochs, plan, top, count = run.epochs, run.plan, best(run.epochs), len(run.epochs)
-    nothing, failure, device = Absent(reason="no epoch was trained"), run.failure, _device_words(run)
+    epochs, top, count, failure = run.epochs, best(run.epochs), len(run.epochs), run.failure
+    nothing = Absent(reason="no epoch was trained")
     first_s = sum(epoch.first_steps_s for epoch in epochs)
     input_s, compute_s, validation_s = (
         sum(getattr(epoch, name) for epoch in epochs) for name in ("input_s", "compute_s", "validation_s")
     )
-    sessions = list(_sessions(run, epochs))
-    utilisation, busy = _utilisation(sessions)
+    utilisation, busy = _utilisation(list(_sessions(run, epochs)))
     memory = training_memory(run)
     return TrainingFigures(
-        id=run.id,
-        label=f"{plan.framework} {device}",
-        framework=plan.framework,
-        device=device,
-        seed=plan.seed,
+        label=f"{run.plan.framework} {_device_words(run)}",
+        seed=run.plan.seed,
         state=training_state(run),
         reason=" ".join(part for part in (failure.message, failure.hint) if part) if failure is not None else "",
         epochs=count,
@@ -204,7 +196,6 @@ def training_figures(run: TrainingRun) -> TrainingFigures:
         memory_bytes=nothing if not count else memory if isinstance(memory, Absent) else memory.bytes,
         accuracies=tuple(epoch.accuracy for epoch in epochs),
         validation_losses=tuple(epoch.validation_loss for epoch in epochs),
-        train_losses=tuple(epoch.train_loss for epoch in epochs),
         busy_percent=tuple(busy),
         flags=of_training.flags(run),
     )

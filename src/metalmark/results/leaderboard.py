@@ -1,4 +1,4 @@
-"""Who is fastest at the same question: cells of many machines, like with like only, each with its interval."""
+"""Leaderboard: cells of many machines that answer the same question, the fastest first, each with its interval."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ UNNAMED = {"workload", "workload file", *MAY_LACK}
 
 
 class BoardEntry(Struct, frozen=True, kw_only=True):
-    """One machine's, framework's and device's answer."""
+    """The cell of one machine, framework and device."""
 
     cell: Measured
     machine: str
     samples_s: float
     low: float | None
-    """Of the 95% interval, in samples per second; None: too few blocks."""
+    """Lower end of the 95% interval, in samples per second; None: too few blocks."""
     high: float | None
     rank: int | None
-    """One more than those that are faster beyond both intervals, so that ties share it; None without an interval."""
+    """One more than the number of entries whose interval lies above this one's, so that ties share a rank; None without
+    an interval."""
 
     @property
     def few(self) -> bool:
@@ -38,7 +39,7 @@ class BoardEntry(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> str:
-        """What is not as usual."""
+        """The settings that differ from the default."""
         how = {name: value for name, value in self.cell.how.items() if name not in ("framework", "device")}
         return ", ".join(f"{shown(name)} {value}" for name, value in how.items() if value not in ("", "off"))
 
@@ -59,20 +60,20 @@ class Question(Struct, frozen=True, kw_only=True):
     entries: tuple[BoardEntry, ...]
     """The fastest first."""
     failed: tuple[tuple[str, Measured], ...]
-    """Machine, and the cell that did not come to a result there."""
+    """Machine, and the cell that did not complete on it."""
 
 
 class Board(Struct, frozen=True, kw_only=True):
     questions: dict[str, tuple[Question, ...]]
     """By workload."""
     machines: dict[str, tuple[Machine, ...]]
-    """By what they are called: those of one kind are one, whoever's they are."""
+    """By their description: machines of one kind are one, whoever owns them."""
 
 
 def board_of(bundles: Iterable[Sequence[BenchRun]]) -> Board:
     cells: list[tuple[str, Measured]] = []
     machines: dict[str, dict[str, Machine]] = {}
-    # A bundle may claim the sweep of another: what it says of that cell is a process more, and takes nobody's place.
+    # A bundle may claim the sweep of another: its runs of that cell are added, and replace nobody's.
     known = [
         msgspec.structs.replace(record, sweep=f"{number}-{record.sweep}")
         for number, records in enumerate(bundles)
@@ -98,7 +99,7 @@ def board_of(bundles: Iterable[Sequence[BenchRun]]) -> Board:
 
 
 def slug(text: str) -> str:
-    """A file's name that says what it is and is nobody's path."""
+    """A file's name that tells what it holds and can't lead to another folder."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     return f"{plain or 'x'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -108,15 +109,15 @@ def _asked(cell: Measured) -> tuple[tuple[str, str], ...]:
 
 
 def _questions(group: Sequence[tuple[str, Measured]]) -> list[Question]:
-    """Those that completed, apart by what they really read; with each, the cells that did not complete."""
+    """The completed cells, separated by the data they really read; each question with the cells that failed."""
     failed = tuple((name, cell) for name, cell in group if cell.failure)
-    apart: dict[tuple[str | None, ...], list[tuple[str, Measured]]] = {}
+    by_data: dict[tuple[str | None, ...], list[tuple[str, Measured]]] = {}
     for name, cell in group:
         if not cell.failure:
-            apart.setdefault(tuple(cell.value(key) for key in sorted(MAY_LACK)), []).append((name, cell))
-    if not apart:
+            by_data.setdefault(tuple(cell.value(key) for key in sorted(MAY_LACK)), []).append((name, cell))
+    if not by_data:
         return [_question(group[0][1], (), failed)]
-    return [_question(found[0][1], _ranked(found), failed) for found in apart.values()]
+    return [_question(found[0][1], _ranked(found), failed) for found in by_data.values()]
 
 
 def _question(cell: Measured, entries: tuple[BoardEntry, ...], failed: tuple[tuple[str, Measured], ...]) -> Question:

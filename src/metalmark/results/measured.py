@@ -17,7 +17,7 @@ from msgspec import Struct
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, word
-from metalmark.model.run import Absent, Failed, FailureKind, Machine, RunKind, Software
+from metalmark.model.run import Absent, FailureKind, RunKind
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results.cells import Cell, cells_of
@@ -102,12 +102,12 @@ def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
     from: more of them are a larger sample."""
     every = list(runs)
     bench = cells_of(run for run in every if isinstance(run, BenchRun))
-    trainings = [run for run in every if isinstance(run, TrainingRun)]
+    trained = [run for run in every if isinstance(run, TrainingRun)]
     loops = [(run, loop) for run in every if isinstance(run, WatchedRun) for loop in run.stretches]
     return [
-        *map(_of_bench, _grouped(bench, lambda cell: (_asked(cell.plan), _how(cell.plan), _around_cell(cell)))),
-        *map(_of_trainings, _grouped(trainings, lambda run: (training_question(run), _training_how(run), _about(run)))),
-        *map(_of_loops, _grouped(loops, lambda one: (_loop_question(*one), _loop_how(one[0]), _about(one[0])))),
+        *map(_of_bench, _grouped(bench, lambda one: (_asked(one.plan), _how(one.plan), _around(one.records[0])))),
+        *map(_of_trainings, _grouped(trained, lambda one: (training_question(one), _training_how(one), _around(one)))),
+        *map(_of_loops, _grouped(loops, lambda one: (_loop_question(*one), _loop_how(one[0]), _around(one[0])))),
     ]
 
 
@@ -193,7 +193,7 @@ def _of_bench(cells: Sequence[Cell]) -> Measured:
     return Measured(
         what={**_asked(cell.plan), **({"data read": runs[0].data, "samples per step": str(samples)} if runs else {})},
         how=_how(cell.plan),
-        around=_around_cell(cell),
+        around=_around(cell.records[0]),
         processes=() if damaged else tuple(tuple(time / samples for time in times) for times in cell.step_times),
         samples_per_step=samples,
         memory_bytes=Absent(reason="nothing counted it") if isinstance(memory, Absent) else memory.bytes,
@@ -212,19 +212,13 @@ def _of_bench(cells: Sequence[Cell]) -> Measured:
 def _settled(cells: Sequence[Cell]) -> tuple[BenchRun, ...]:
     """Without what Ctrl-C stopped, where anything came to its end: it says nothing about the cell."""
     every = [record for cell in cells for record in cell.records]
-    ended = [record for record in every if not _interrupted(record)]
+    ended = [record for record in every if record.header.ending != FailureKind.INTERRUPTED.value]
     return tuple(ended or every)
 
 
-def _interrupted(record: BenchRun) -> bool:
-    return isinstance(record.outcome, Failed) and record.outcome.kind is FailureKind.INTERRUPTED
-
-
 def _bench_energy(cell: Cell) -> dict[str, tuple[float, ...]] | Absent:
-    derived = [found for record in cell.records if (found := derive(record)) is not None]
-    return _by_meter(
-        [(one.energy, one.energy.joules_per_sample if not isinstance(one.energy, Absent) else 0.0) for one in derived]
-    )
+    costs = [found.energy for record in cell.records if (found := derive(record)) is not None]
+    return _by_meter([(cost, 0.0 if isinstance(cost, Absent) else cost.joules_per_sample) for cost in costs])
 
 
 def _by_meter(used: Sequence[tuple[PartEnergy | Absent, float]]) -> dict[str, tuple[float, ...]] | Absent:
@@ -256,16 +250,10 @@ def _how(plan: Plan) -> Keys:
     return {"framework": plan.framework, "device": str(plan.device), **settings, **ahead}
 
 
-def _around_cell(cell: Cell) -> Keys:
-    return _about(cell.records[0])
-
-
-def _about(run: AnyRun) -> Keys:
-    header = run.header
-    return _around(header.machine, header.software) if header.machine and header.software else {}
-
-
-def _around(machine: Machine, software: Software) -> Keys:
+def _around(run: AnyRun) -> Keys:
+    machine, software = run.header.machine, run.header.software
+    if machine is None or software is None:
+        return {}
     gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
     cores = f", {machine.usable_cores} cores" if machine.usable_cores else ""
     return {
@@ -304,7 +292,7 @@ def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
         kind=RunKind.TRAINING,
         what={**training_question(every[0]), **read},
         how=_training_how(every[0]),
-        around=_about((ended or every)[0]),
+        around=_around((ended or every)[0]),
         speakable=frozenset({"dtype", "workload file", *plan.params}),
         processes=tuple((1 / pace,) for pace in paces if not isinstance(pace, Absent)),
         samples_per_step=int(plan.params.get("batch_size", 1)),
@@ -347,7 +335,7 @@ def _of_loops(every: Sequence[tuple[WatchedRun, str]]) -> Measured:
         kind=RunKind.WATCH,
         what=_loop_question(run, loop),
         how=_loop_how(run),
-        around=_about(run),
+        around=_around(run),
         speakable=frozenset(),
         processes=() if failure else tuple(map(tuple, times)),
         samples_per_step=1,

@@ -1,4 +1,4 @@
-"""Published figures, with what is wrong with each.
+"""Published figures, each with what is known to be wrong with it.
 
 `published_figures.csv` holds them with their sources; nothing in it was measured by us.
 """
@@ -15,7 +15,7 @@ from metalmark.model.plan import Mode
 FILE = Path(__file__).with_name("published_figures.csv")
 STEPS = 100
 NAMES = {"batch": "batch_size"}
-"""The tables' words for our parameters."""
+"""The published tables' names of our parameters."""
 METRICS = {"seconds_per_100_steps": f"time for {STEPS} steps, s"}
 OTHER_METRICS = {
     "seconds_per_run": "time for the whole run, s",
@@ -25,7 +25,7 @@ OTHER_METRICS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """One published number; a value of None was out of memory."""
+    """One published number; None: it ran out of memory."""
 
     workload: str
     params: dict[str, str]

@@ -1,4 +1,4 @@
-"""Does a run slow down, does memory grow: robust lines through noisy series, pure functions, derived when shown."""
+"""Whether a run slows down and whether memory grows: robust lines through noisy series, computed when shown."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import NamedTuple
 from metalmark.stats.summary import median
 
 MOST_POINTS = 60
-"""Longer series are cut into so many equal runs, each its median: pairs stay few, and brief noise averages out."""
+"""Longer series are cut into this many equal parts, each replaced by its median: pairs stay few, and brief noise
+averages out."""
 FEWEST_POINTS = 8
 Z_99 = 2.576
 FAR = 7.0
-"""So many standard errors are no noise, however long it lasts: see `drift`."""
+"""This many standard errors are not noise, however long it lasts: see `drift`."""
 SMALLEST_CHANGE = 0.03
-"""A line that rises by less over the run moves the median by under 1.5%: found or not, it spoils nothing."""
+"""A line that rises by less than this over the run moves the median by under 1.5%, which spoils nothing."""
 FAINTEST_NOISE = 1e-3
 
 LEAST_COUNTED_BYTES = 1 << 20
 LEAST_FOOTPRINT_BYTES = 8 << 20
 LEAST_FOOTPRINT_SHARE = 0.01
-"""What a process holds wanders by megabytes, as its allocators please; a device's own counter does not."""
+"""What a process holds varies by megabytes, as its allocators decide; a device's own counter does not."""
 GOES_ON = 1 / 3
 ABOVE_SCATTER = 3.0
-"""What is collected now and then rises and falls like a saw, and its line may rise a little for where the saw ends."""
+"""Memory that is collected now and then rises and falls like a saw, and its line may rise a little, depending on where
+the saw ends."""
 
 
 class Drift(NamedTuple):
@@ -38,15 +40,15 @@ class Drift(NamedTuple):
 
 
 class TrendLine(NamedTuple):
-    """Theil and Sen's: the median of the slopes between all pairs, which a third of wild points can't bend."""
+    """Theil and Sen's line: the median of the slopes between all pairs, which a quarter of wild points can't bend."""
 
     slope: float
     begin: float
-    """Its height at the first point."""
+    """The line's height at the first point."""
 
 
 class Growth(NamedTuple):
-    """How memory changes over a window."""
+    """How memory changes over the measured window."""
 
     bytes_per_step: float
     total_bytes: float
@@ -55,7 +57,7 @@ class Growth(NamedTuple):
 
 
 def drift(times: Sequence[float]) -> Drift | None:
-    """Of step times in the order they were measured, or None where there are too few to tell.
+    """The drift of step times in the order they were measured, or None where there are too few to tell.
 
     Significant by Mann and Kendall's rank test at 1%, its variance widened for noise that lasts from one block to
     the next. A sudden jump leaves residuals that look like such noise and would hide behind that correction: what
@@ -78,7 +80,7 @@ def drift(times: Sequence[float]) -> Drift | None:
 
 
 def growth(steps: Sequence[float], held_bytes: Sequence[float], *, least_bytes: float) -> Growth | None:
-    """Of memory held after so many steps, or None where there are too few points to tell.
+    """The growth of the memory that was held after each of these numbers of steps, or None for too few points.
 
     `least_bytes`: what it must have grown by over the window to count; LEAST_COUNTED_BYTES for a device's counter.
     """
@@ -95,7 +97,7 @@ def growth(steps: Sequence[float], held_bytes: Sequence[float], *, least_bytes: 
 
 
 def condense(values: Sequence[float], most: int = MOST_POINTS) -> list[float]:
-    """At most `most` points: medians of equal runs of neighbours."""
+    """At most `most` points: the medians of equal parts of the series."""
     count = len(values)
     if count <= most:
         return list(values)
@@ -116,7 +118,7 @@ def theil_sen(at: Sequence[float], values: Sequence[float]) -> TrendLine:
 
 
 def mann_kendall(values: Sequence[float]) -> float:
-    """How many standard deviations the count of rises less falls over all pairs lies from 0, without its sign."""
+    """How many standard deviations the number of rises minus falls over all pairs lies from 0, without its sign."""
     count = len(values)
     rises = sum((b > a) - (b < a) for index, b in enumerate(values) for a in values[:index])
     ties: dict[float, int] = {}
@@ -127,7 +129,7 @@ def mann_kendall(values: Sequence[float]) -> float:
 
 
 def autocorrelation(residuals: Sequence[float]) -> float:
-    """Of neighbours, from 0 to 0.9; lifted by what removing a line from so few points takes away."""
+    """Autocorrelation of neighbours, from 0 to 0.9, corrected for what removing a line from few points takes away."""
     power = sum(value * value for value in residuals)
     if power <= 0:
         return 0.0
@@ -137,7 +139,8 @@ def autocorrelation(residuals: Sequence[float]) -> float:
 
 
 def _standard_error(points: Sequence[float]) -> float:
-    """Of a fitted line's change over the points, by their noise from one to the next, which no trend or jump widens."""
+    """The standard error of a fitted line's change over the points, from the noise between neighbours, which no trend
+    or jump widens."""
     steps = [b - a for a, b in pairwise(points)]
     middle = median(steps)
     noise = 1.4826 * median([abs(step - middle) for step in steps]) / math.sqrt(2)

@@ -1,4 +1,4 @@
-"""Medians and intervals: pure functions on sequences, derived when shown, never stored."""
+"""Medians and intervals: pure functions on sequences, computed when shown, never stored."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The range relative to the median."""
+    """The range of the values relative to their median."""
     return (max(values) - min(values)) / median(values)
 
 
 def median_interval(values: Sequence[float], over: str = "blocks of one process") -> Interval | None:
-    """A 95% interval of the median by order statistics: no assumption on the distribution.
+    """A 95% interval of the median by order statistics, which assumes nothing about the distribution.
 
-    None under six values: even their whole range covers the median in less than 95% of cases.
+    None for fewer than six values: even their whole range covers the median in less than 95% of cases.
     """
     count = len(values)
     if count < 6:
@@ -74,7 +74,7 @@ def mean_interval(values: Sequence[float], over: str) -> Interval | None:
 
 
 def t95(degrees: float) -> float:
-    """Between whole degrees of freedom the points lie on a line in 1/degrees, nearly."""
+    """The two-sided 95% point of Student's t. Between whole degrees of freedom it is nearly linear in 1/degrees."""
     if degrees >= len(_T95):
         return 1.96 + 2.5 / degrees
     below = max(math.floor(degrees), 1)
@@ -83,8 +83,8 @@ def t95(degrees: float) -> float:
 
 
 def step_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
-    """Of several processes, each a list of step times: over the processes when there are three or more,
-    else over the blocks, which leaves the difference between processes out and says so."""
+    """The interval of the step time of several processes, each a list of step times: over the processes when there are
+    three or more, else over the blocks, which leaves out how processes differ and says so."""
     if len(processes) >= 3:
         return mean_interval([median(times) for times in processes], f"{len(processes)} processes")
     over = "blocks of one process" if len(processes) == 1 else "blocks of two processes"
@@ -92,5 +92,5 @@ def step_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
 
 
 def samples_per_second(samples_per_step: int, step_s: float) -> float:
-    """One step's samples over one step's time. (A peer divides all steps' samples by one step's time.)"""
+    """The samples of one step over the time of one step."""
     return samples_per_step / step_s
