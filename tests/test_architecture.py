@@ -20,7 +20,7 @@ ROOMS = (
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers"}
 HOMES = {
-    "torch": {"torch", "torch_compiling", "torch_devices", "on_torch"},
+    "torch": {"torch", "torch_devices", "on_torch"},
     "transformers": {"on_torch"},
     "tensorflow": {"tensorflow", "on_tensorflow"},
     "keras": {"tensorflow", "jax", "keras_common", "on_keras"},

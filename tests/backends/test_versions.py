@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.versions import UNKNOWN, version_of
+from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
 from metalmark.model.plan import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -147,7 +147,7 @@ class Checks:
         assert "4-dimensional" in self.refused(self.plan("mnist-mlp", channels_last=True)).message
 
     def check_every_limit_is_refused(self) -> None:
-        """What limits.py says is missing is refused, and what it says is there is not."""
+        """What the catalogue says is missing is refused, and what it says is there is not."""
         here = "gpu" if self.fake else "cpu"
         values = {"dtype": Dtype.TF32, "threads": 1}
         for limit in FRAMEWORKS[self.backend.name].limits:

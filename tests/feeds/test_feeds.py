@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metalmark.backends.batches import Feeder
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.feeds.source import Source
-from metalmark.feeds.threads import thread_loader
+from metalmark.backends.session import Feeder
+from metalmark.feeds.source import Source, thread_loader
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan
 from metalmark.model.run import Failed, FailureKind

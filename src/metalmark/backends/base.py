@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from msgspec import Struct
 
-from metalmark.model.plan import Plan
-from metalmark.model.run import DeviceMemory
+from metalmark.errors import UnsupportedError
+from metalmark.model.plan import Device, DeviceKind, Plan
+from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Workload
 
 RING = 2
-"""Resident batches a session rotates through: two prove that each step reads its own input."""
+"""The number of resident batches a session rotates through: two prove that each step reads its own input."""
 
 
 class DeviceReport(Struct, frozen=True, kw_only=True):
-    """A device this framework could have here. `reason` and `fix` speak when it is not present."""
+    """A device this framework could have here; where it is not present, `reason` says why and `fix` how to get it."""
 
     word: str
     name: str = ""
@@ -38,13 +40,13 @@ class Placement(Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Streams(Protocol):
-    """Where the batches come from: Feeder is the one there is, but for the software device's."""
+class BatchFeed(Protocol):
+    """Where the batches come from: a Feeder, except on the software device."""
 
     batch: int
-    """The ring's number of the last batch taken from it."""
+    """The number in the ring of the last batch taken from it."""
     waited_s: float
-    """How long `step` has waited for a loader in all."""
+    """How long `step` has waited for a loader, in total."""
 
     def stream(self, on: bool) -> None:
         """Feed steps from the plan's loader, or from the ring again."""
@@ -57,7 +59,7 @@ class Session(Protocol):
     parameters: int
     trainable_parameters: int
     notes: tuple[str, ...]
-    feeder: Streams
+    feeder: BatchFeed
 
     def step(self) -> None:
         """Enqueue one unit of work: forward, and in training backward and update, on the next batch."""
@@ -86,3 +88,30 @@ class Backend(Protocol):
     def open(self, plan: Plan, workload: Workload) -> AbstractContextManager[Session]: ...
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
+
+
+def absent_device(title: str, device: Device, reports: Sequence[DeviceReport]) -> UnsupportedError:
+    """Return the error for a device that is not here: why, and how to get it."""
+    if device.kind is DeviceKind.GPU:
+        reasons = " ".join(f"{report.word}: {report.reason}" for report in reports if not report.present)
+        return UnsupportedError(f"{title} has no accelerator here. {reasons}", hint="Use --device cpu.")
+    report = next(report for report in reports if report.word == device.kind.value)
+    hint = report.fix or "Use --device cpu."
+    return UnsupportedError(f"{title} has no {report.word} here: {report.reason}", hint=hint)
+
+
+def device_index(title: str, device: Device, count: int) -> int:
+    """Return which of `count` such devices is asked for; the first unless the user numbers one."""
+    index = device.index or 0
+    if index >= count:
+        plural = "s" if count != 1 else ""
+        raise UnsupportedError(f"There is no {device}: {title} sees {count} such device{plural}, numbered from 0.")
+    return index
+
+
+def unknown_memory(reason: str) -> DeviceMemory:
+    why = Absent(reason=reason)
+    return DeviceMemory(live_bytes=why, driver_bytes=why, peak_bytes=why)
+
+
+HOST_MEMORY = unknown_memory("on the CPU the process's memory is the device's; see telemetry")

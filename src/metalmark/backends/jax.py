@@ -14,33 +14,27 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import Feeder, Placed, make_ring
-from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.fingerprint import fingerprint_of
-from metalmark.backends.keras_common import (
+from metalmark.backends.base import (
     HOST_MEMORY,
-    absent,
-    build,
-    call_arguments,
-    count,
-    count_weights,
-    make_optimizer,
-    pick,
-    total_loss,
+    DeviceReport,
+    Placement,
+    Probe,
+    absent_device,
+    device_index,
     unknown_memory,
 )
-from metalmark.backends.versions import UNKNOWN, version_of
-from metalmark.feeds.source import Source
-from metalmark.feeds.threads import thread_loader
-from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
+from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
+from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder
+from metalmark.feeds.source import thread_loader
+from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 TITLE = "JAX"
 PLATFORMS = {DeviceKind.CPU: "cpu", DeviceKind.GPU: "gpu", DeviceKind.CUDA: "cuda", DeviceKind.MPS: "METAL"}
 DEVICE_TYPES = {"gpu": "cuda", "METAL": "mps"}
-"""A device's own `platform` as the device type that limits.py speaks of; others keep their name."""
+"""A device's own `platform` as the type of device that a Limit names; others keep their name."""
 
 Work = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """work(state, fixed, inputs, targets) -> (state, output); the state it is given is gone afterwards."""
@@ -48,7 +42,7 @@ Work = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 class JaxSession:
     def __init__(self, plan: Plan, workload: Workload, device: Any | None) -> None:
-        """A device of None leaves placement to JAX."""
+        """Build the model. A device of None leaves placement to JAX."""
         self._training = plan.mode is Mode.TRAINING
         recipe = self.recipe = build(plan, workload, "jax")
         model = recipe.model
@@ -67,10 +61,7 @@ class JaxSession:
             *inputs, targets = jax.device_put(tuple(arrays), device)
             return tuple(inputs), targets
 
-        self._place = place
-        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
-        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
-        self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
+        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=thread_loader)
         self._output: Any = ()
         (self._device,) = self._trainable()[0].devices()
         self.placement = Placement(device=str(self._device), name=_name(self._device, threads))
@@ -109,7 +100,7 @@ class JaxSession:
         return (self._state if self._training else self._fixed)[0]  # type: ignore[no-any-return]
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> tuple[Work, Any, Any]:
-        """One step, what it changes and what it only reads."""
+        """Return one step, what it changes and what it only reads."""
         model = recipe.model
         trainable = [v.value for v in model.trainable_variables]
         others = [v.value for v in model.non_trainable_variables]
@@ -182,13 +173,13 @@ def _devices(platform_name: str) -> list[Any]:
 
 
 def _resolve(word: Device) -> Any:
-    """A device word as JAX's device; raises with the reason where it is absent."""
+    """Return JAX's device for a device word; raise with the reason where it is absent."""
     if word.kind is DeviceKind.ANY:
         return jax.devices()[0]
     devices = _devices(PLATFORMS[word.kind])
     if not devices:
-        raise absent(TITLE, word, _reports())
-    return pick(TITLE, word, devices)
+        raise absent_device(TITLE, word, _reports())
+    return devices[device_index(TITLE, word, len(devices))]
 
 
 def _reports() -> tuple[DeviceReport, ...]:

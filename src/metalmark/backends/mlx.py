@@ -13,16 +13,13 @@ from mlx import core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
-from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import Feeder, Placed, make_ring
-from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.fingerprint import fingerprint_of
-from metalmark.backends.versions import UNKNOWN, version_of
+from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index
+from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder, require_images
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.source import Source
-from metalmark.feeds.threads import thread_loader
+from metalmark.feeds.source import thread_loader
 from metalmark.machine.tools import run_tool
-from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
@@ -42,7 +39,7 @@ class MlxSession:
         self._model = model = recipe.model
         model.train(self._training)
         if settings.channels_last:
-            _require_images(model)
+            require_images(array.ndim for _, array in tree_flatten(model.parameters()))
         self.parameters = _count(model.parameters()) - _count(_statistics(model, lambda _: True))
         self.trainable_parameters = _count(model.trainable_parameters())
         on_cpu = mx.default_device().type == mx.DeviceType.cpu
@@ -56,16 +53,13 @@ class MlxSession:
             *inputs, targets = (mx.array(array) for array in arrays)
             return tuple(inputs), targets
 
-        self._place = place
-        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
-        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
-        self.feeder = Feeder(resident, place=place, loader=lambda: thread_loader(source, loader))
+        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=thread_loader)
         self._output: Any = None
         # Arrays of MLX live in memory that all devices share and know no device; the work goes to the default one.
         device = mx.default_device()
         self.placement = Placement(device=_word(device), name=_name(device))
         self._work, self._state = self._make_work(recipe, settings, half)
-        mx.eval(model.parameters(), resident, self._state)
+        mx.eval(model.parameters(), self.feeder.ring, self._state)
         mx.reset_peak_memory()
 
     def step(self) -> None:
@@ -99,7 +93,7 @@ class MlxSession:
     def _make_work(
         self, recipe: Recipe, settings: Settings, half: Any | None
     ) -> tuple[Callable[[Any, Any], Any], list[Any]]:
-        """One step, and the state it changes, which the caller evaluates with its result."""
+        """Return one step, and the state it changes, which the caller evaluates with its result."""
         model = self._model
         scale = LOSS_SCALE if settings.dtype is Dtype.FLOAT16 else 1.0
 
@@ -165,26 +159,21 @@ class MlxBackend:
 
 
 def _resolve(word: Device) -> tuple[Any, str]:
-    """A device word as MLX's device and its type; raises with the reason where it is absent."""
+    """Return MLX's device for a device word, and its type; raise with the reason where it is absent."""
     gpu_type = _gpu_type()
     if word.kind is DeviceKind.CPU:
         return mx.Device(mx.cpu), "cpu"
     if word.kind is DeviceKind.ANY:
         default = mx.default_device()
         return default, gpu_type if gpu_type and default.type == mx.DeviceType.gpu else "cpu"
-    absences = [r for r in _reports() if not r.present and word.kind.value in (r.word, "gpu")]
     if gpu_type is None or word.kind not in (DeviceKind.GPU, DeviceKind(gpu_type)):
-        reasons = " ".join(f"{r.word}: {r.reason}" for r in absences)
-        raise UnsupportedError(f"MLX has no {word} here. {reasons}", hint=absences[0].fix or "Use --device cpu.")
-    index = word.index or 0
+        raise absent_device("MLX", word, _reports())
     gpus = mx.device_count(mx.gpu) if hasattr(mx, "device_count") else 1
-    if index >= gpus:
-        raise UnsupportedError(f"There is no {word}: MLX sees {gpus} such device{'s' if gpus != 1 else ''}, from 0 on.")
-    return mx.Device(mx.gpu, index), gpu_type
+    return mx.Device(mx.gpu, device_index("MLX", word, gpus)), gpu_type
 
 
 def _gpu_type() -> str | None:
-    """MLX calls its accelerator gpu; its build decides which one that is."""
+    """Return the type of its accelerator, which MLX calls gpu; its build decides which one that is."""
     if mx.metal.is_available():
         return "mps"
     # Builds before CUDA came have no module for it.
@@ -230,7 +219,7 @@ def _name(device: Any) -> str:
 
 
 def cast(tree: Any, dtype: Any | None) -> Any:
-    """Floating arrays of a tree in that dtype; None leaves them."""
+    """Return the tree with its floating arrays in that dtype; None leaves them."""
     if dtype is None:
         return tree
     return tree_map(lambda array: array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array, tree)
@@ -246,7 +235,7 @@ def _cast_constants(model: Any, dtype: Any, *, training: bool) -> None:
 
 
 def _statistics(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
-    """Running means and variances: MLX lists them among the parameters, PyTorch does not."""
+    """Return running means and variances: MLX lists them among the parameters, PyTorch does not."""
     return {
         f"{name}.{key}": module[key]
         for name, module in model.named_modules()
@@ -264,7 +253,7 @@ def _count(arrays: Any) -> int:
 
 
 def _require_compiler(device_type: str) -> None:
-    """Where it can't compile, MLX runs the plain function and says nothing."""
+    """Refuse where MLX can't compile: it would run the plain function and say nothing."""
     if device_type == "cpu" and not _has_compiler():
         raise UnsupportedError(
             "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not here.",
@@ -279,13 +268,6 @@ def _has_compiler() -> bool:
         # Every Mac has this one; without the developer tools, all it does is ask to install them.
         return not isinstance(run_tool(["/usr/bin/xcode-select", "-p"], TOOL_S), Absent)
     return found is not None
-
-
-def _require_images(model: Any) -> None:
-    if not any(array.ndim == 4 for _, array in tree_flatten(model.parameters())):
-        raise UnsupportedError(
-            "--channels-last: this model has no 4-dimensional weight, so there is no image layout to change."
-        )
 
 
 BACKEND = MlxBackend()

@@ -10,26 +10,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from metalmark.backends.base import DeviceReport, Placement, Probe
-from metalmark.backends.batches import Feeder, Placed, make_ring
-from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.fingerprint import fingerprint_of
-from metalmark.backends.keras_common import (
+from metalmark.backends.base import (
     HOST_MEMORY,
-    absent,
-    build,
-    call_arguments,
-    count,
-    count_weights,
-    make_optimizer,
-    pick,
-    total_loss,
+    DeviceReport,
+    Placement,
+    Probe,
+    absent_device,
+    device_index,
     unknown_memory,
 )
-from metalmark.backends.versions import version_of
+from metalmark.backends.catalog import FRAMEWORKS, version_of
+from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder
 from metalmark.feeds.on_tensorflow import tensorflow_loader
-from metalmark.feeds.source import Source
-from metalmark.model.plan import Device, DeviceKind, Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
@@ -52,10 +46,7 @@ class TensorflowSession:
                 *inputs, targets = (tf.identity(array) for array in arrays)
                 return tuple(inputs), targets
 
-        self._place = place
-        source, loader = Source(workload, recipe, plan), plan.loader or Loader()
-        resident = [place((*batch.inputs, batch.targets)) for batch in make_ring(plan, workload, recipe)]
-        self.feeder = Feeder(resident, place=place, loader=lambda: tensorflow_loader(source, loader))
+        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=tensorflow_loader)
         with tf.device(home):
             self._output = tf.zeros(())
         self.placement = Placement(device=_short(home), name=_name(_short(home)))
@@ -102,7 +93,7 @@ class TensorflowSession:
         return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[..., Any]:
-        """Of a batch's arrays, the targets last: one by one, since a call with a tuple takes TensorFlow longer."""
+        """Return one step, a function of a batch's arrays, targets last: a call with a tuple takes longer."""
         model, trainable = self._model, self._trainable
 
         if not self._training:
@@ -163,7 +154,7 @@ class TensorflowBackend:
 
 
 def _resolve(word: Device) -> tuple[str, list[Any]]:
-    """A device word as the type of the device and the GPUs that are to be visible; raises where it is absent."""
+    """Return the type of the device asked for and the GPUs that are to be visible; raise where it is absent."""
     gpus = tf.config.list_physical_devices("GPU")
     gpu_type = _gpu_type()
     if word.kind is DeviceKind.CPU:
@@ -171,8 +162,8 @@ def _resolve(word: Device) -> tuple[str, list[Any]]:
     if word.kind is DeviceKind.ANY:
         return gpu_type if gpus else "cpu", gpus
     if not gpus or word.kind not in (DeviceKind.GPU, DeviceKind(gpu_type)):
-        raise absent(TITLE, word, _reports())
-    return gpu_type, [pick(TITLE, word, gpus)]
+        raise absent_device(TITLE, word, _reports())
+    return gpu_type, [gpus[device_index(TITLE, word, len(gpus))]]
 
 
 def _gpu_type() -> str:

@@ -9,19 +9,17 @@ from typing import Any
 import torch
 
 from metalmark.backends.base import Placement, Probe
-from metalmark.backends.batches import Feeder, make_ring
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.fingerprint import fingerprint_of
-from metalmark.backends.torch_compiling import compiled, end_helpers, frozen
+from metalmark.backends.session import fingerprint_of, make_feeder, require_images
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import torch_loader
-from metalmark.feeds.source import Source
-from metalmark.model.plan import Dtype, Loader, Mode, Plan, Settings
+from metalmark.model.plan import Dtype, Mode, Plan, Settings
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Workload
 
 Tensors = tuple[torch.Tensor, ...]
+Work = Callable[..., Any]
 Step = Callable[[Tensors, torch.Tensor], torch.Tensor]
 GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
@@ -37,25 +35,18 @@ class TorchSession:
         recipe = self.recipe = workload.recipe("torch", plan.params)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         if settings.channels_last:
-            _require_images(recipe.model)
+            require_images(parameter.ndim for parameter in recipe.model.parameters())
         self._model = recipe.model.to(device=device, memory_format=layout).train(training)
         self._trainable = [p for p in self._model.parameters() if p.requires_grad]
-        loader = plan.loader or Loader()
         # Only CUDA orders such copies with the work that reads them; on Metal they gave wrong data (pytorch#139550).
-        wait = not (loader.pin and device.type == "cuda")
+        wait = not (plan.loader is not None and plan.loader.pin and device.type == "cuda")
 
-        def place(tensors: Any) -> tuple[Tensors, torch.Tensor]:
+        def place(arrays: Any) -> tuple[Tensors, torch.Tensor]:
+            tensors = (torch.as_tensor(array) for array in arrays)
             *inputs, targets = (_to_device(tensor, device, layout, wait=wait) for tensor in tensors)
             return tuple(inputs), targets
 
-        self._place = place
-        resident = [
-            place([torch.from_numpy(array) for array in (*batch.inputs, batch.targets)])
-            for batch in make_ring(plan, workload, recipe)
-        ]
-        source = Source(workload, recipe, plan)
-        self.feeder = Feeder(resident, place=place, loader=lambda: torch_loader(source, loader))
-        self._sample = resident[0]
+        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=torch_loader)
         self._output: torch.Tensor | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._scaler: torch.amp.GradScaler | None = None
@@ -72,7 +63,7 @@ class TorchSession:
 
     def settle(self) -> None:
         if self._compiles:
-            end_helpers()
+            _end_helpers()
 
     def synchronize(self) -> None:
         self._kind.synchronize(self._device)
@@ -101,7 +92,7 @@ class TorchSession:
                 with autocast():
                     return logits_of(model(*inputs))
 
-            forward = frozen(infer, settings) if settings.compile else infer
+            forward = _frozen(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda inputs, _: forward(inputs))
             return self._captured(work) if settings.graph else work
@@ -110,7 +101,7 @@ class TorchSession:
             with autocast():
                 return loss(logits_of(model(*inputs)), targets)
 
-        forward_loss = compiled(compute_loss, settings) if settings.compile else compute_loss
+        forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
         update = self._updater(optimizer, settings)
         assert self._optimizer is not None
         forget_gradients = self._optimizer.zero_grad
@@ -170,7 +161,7 @@ class TorchSession:
 
     def _captured(self, work: Step) -> Step:
         """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
-        inputs, targets = self._sample
+        inputs, targets = self.feeder.ring[0]
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
         before = {name: value.clone() for name, value in self._model.state_dict().items()}
         rates = _rates(self._optimizer)
@@ -243,20 +234,20 @@ def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_
 
 
 def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
-    """Weights that autocast would cast in every step, cast now: in inference they never change, nor do the results."""
+    """Cast the weights that autocast would cast in every step: in inference they never change, nor do the results."""
     for module in model.modules() if dtype is not None else ():
         if isinstance(module, CAST_BY_AUTOCAST):
             module.to(dtype)
 
 
 def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
-    """Learning rates that live on the device, as a schedule inside a graph needs them."""
+    """Return the learning rates that live on the device, as a schedule inside a graph needs them."""
     groups = [] if optimizer is None else optimizer.param_groups
     return [group["lr"] for group in groups if isinstance(group["lr"], torch.Tensor)]
 
 
 def _forget(optimizer: torch.optim.Optimizer) -> None:
-    """In place, since the graph holds these tensors: every state of PyTorch's optimisers begins at 0, but for one."""
+    """Reset its state, in place since the graph uses these tensors: in PyTorch all but one begin at 0."""
     for state in optimizer.state.values():
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
@@ -264,12 +255,12 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
 
 
 def logits_of(output: Any) -> torch.Tensor:
-    """Models of transformers answer with an object that holds the logits."""
+    """Return the logits: models of transformers return an object that has them."""
     return output if isinstance(output, torch.Tensor) else output.logits
 
 
 def _require_scaler(device_type: str, settings: Settings) -> None:
-    """What scales a float16 loss on Metal came with PyTorch 2.8; before that its first step failed on float64."""
+    """Refuse where PyTorch can't scale a float16 loss: on Metal before 2.8 its first step failed on float64."""
     if device_type != "mps":
         return
     major, minor = map(int, torch.__version__.split(".")[:2])
@@ -286,11 +277,31 @@ def _require_scaler(device_type: str, settings: Settings) -> None:
         )
 
 
-def _require_images(model: torch.nn.Module) -> None:
-    if not any(p.ndim == 4 for p in model.parameters()):
-        raise UnsupportedError(
-            "--channels-last: this model has no 4-dimensional weight, so there is no image layout to change."
-        )
+def _compiled(work: Work, settings: Settings) -> Work:
+    """Compile for these shapes only, since a session's never change and code for any shape would be slower.
+
+    --channels-last decides the layout: left to itself, Inductor turns convolutions to channels-last, which small images
+    are slower in.
+    """
+    options: dict[str, str | int | bool | Callable[..., Any]] = {"layout_optimization": settings.channels_last}
+    made: Work = torch.compile(work, dynamic=False, options=options)
+    return made
+
+
+def _frozen(work: Work, settings: Settings) -> Work:
+    """Compile for weights that never change: products of the same input become one, with their weights joined."""
+    import torch._inductor.config as inductor
+
+    inductor.freezing = True  # asked whenever something is compiled; as an option of torch.compile it has no effect
+    return _compiled(work, settings)
+
+
+def _end_helpers() -> None:
+    """End Inductor's helper processes. Where compiled code came from a cache they were seen to go on starting for ten
+    seconds, a core busy and memory growing beside the steps that were timed."""
+    from torch._inductor.async_compile import shutdown_compile_workers
+
+    shutdown_compile_workers()
 
 
 BACKEND = TorchBackend()

@@ -1,4 +1,4 @@
-"""PyTorch's devices, one class each, same method order: what differs between them is here and nowhere else."""
+"""PyTorch's devices, one class each, with the same method order: what differs between them is here and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Protocol
 
 import torch
 
-from metalmark.backends.base import DeviceReport
-from metalmark.errors import UnsupportedError
+from metalmark.backends.base import HOST_MEMORY, DeviceReport, absent_device, device_index, unknown_memory
 from metalmark.machine import apple
 from metalmark.model.plan import Device, DeviceKind
 from metalmark.model.run import Absent, DeviceMemory
@@ -45,8 +44,7 @@ class Cpu:
         """The CPU allocator keeps no peak."""
 
     def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
-        host = Absent(reason="on the CPU the process's memory is the device's; see telemetry")
-        return DeviceMemory(live_bytes=host, driver_bytes=host, peak_bytes=host)
+        return HOST_MEMORY
 
 
 class Cuda:
@@ -120,7 +118,7 @@ class Mps:
         )
 
 
-class Other:
+class OtherAccelerator:
     """An accelerator that registers itself with PyTorch, as vendors' plugins do."""
 
     def __init__(self, device_type: str) -> None:
@@ -139,8 +137,7 @@ class Other:
         """Unknown to PyTorch's common interface."""
 
     def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
-        unknown = Absent(reason=f"PyTorch has no memory counters for {self.type}")
-        return DeviceMemory(live_bytes=unknown, driver_bytes=unknown, peak_bytes=unknown)
+        return unknown_memory(f"PyTorch has no memory counters for {self.type}")
 
 
 KNOWN: dict[str, TorchDevice] = {"cpu": Cpu(), "cuda": Cuda(), "mps": Mps()}
@@ -174,29 +171,25 @@ def metal_refusal() -> str:
 
 
 def resolve(word: Device) -> tuple[torch.device, TorchDevice]:
-    """A device word as PyTorch's device; raises with the reason where it is absent."""
+    """Return PyTorch's device for a device word; raise with the reason where it is absent."""
     if word.kind in (DeviceKind.GPU, DeviceKind.ANY):
         # PyTorch places nothing by itself: what it offers to "any" is its accelerator, else the CPU.
         found = accelerator() or ("cpu" if word.kind is DeviceKind.ANY else None)
         if found is None:
-            reasons = " ".join(f"{r.word}: {r.reason}" for r in (KNOWN["cuda"].report(), KNOWN["mps"].report()))
-            raise UnsupportedError(f"PyTorch has no accelerator here. {reasons}", hint="Use --device cpu.")
-        kind = KNOWN.get(found) or Other(found)
+            raise absent_device("PyTorch", word, (KNOWN["cuda"].report(), KNOWN["mps"].report()))
+        kind = KNOWN.get(found) or OtherAccelerator(found)
     else:
         kind = KNOWN[word.kind.value]
         report = kind.report()
         if not report.present:
-            raise UnsupportedError(f"PyTorch has no {word.kind.value} here: {report.reason}", hint=report.fix)
-    index = word.index or 0
-    count = torch.accelerator.device_count() if kind.type != "cpu" else 1
-    if index >= count:
-        raise UnsupportedError(
-            f"There is no {word}: PyTorch sees {count} {kind.type} device{'s' if count != 1 else ''}, numbered from 0."
-        )
-    return torch.device(kind.type) if kind.type == "cpu" else torch.device(kind.type, index), kind
+            raise absent_device("PyTorch", word, (report,))
+    if kind.type == "cpu":
+        device_index("PyTorch", word, 1)
+        return torch.device("cpu"), kind
+    return torch.device(kind.type, device_index("PyTorch", word, torch.accelerator.device_count())), kind
 
 
 def reports() -> tuple[DeviceReport, ...]:
     known = tuple(kind.report() for kind in KNOWN.values())
     found = accelerator()
-    return known if found is None or found in KNOWN else (*known, Other(found).report())
+    return known if found is None or found in KNOWN else (*known, OtherAccelerator(found).report())

@@ -1,1 +1,1 @@
-"""How batches reach a step: one Source, and a loader a framework behind one set of settings."""
+"""How batches reach a step: one Source, and one loader per framework behind one set of settings."""

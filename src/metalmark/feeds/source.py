@@ -1,13 +1,25 @@
-"""Batches by number, made on demand: what every loader draws from, in this process or in a worker's."""
+"""Source: batches by number, made on demand, from synthetic or real samples; what every loader draws from.
+
+`thread_loader` is the loader of frameworks that have none of their own (JAX, MLX).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
-from metalmark.model.plan import Plan
-from metalmark.model.workload import Batch, Recipe, Workload
+from metalmark.data.catalog import ACCEPTED, PIXELS, REAL, SYNTHETIC, load
+from metalmark.data.dataset import Dataset, Positions
+from metalmark.errors import FormatError, UnsupportedError
+from metalmark.model.plan import Loader, Plan
+from metalmark.model.workload import Batch, Params, Recipe, Workload
+from metalmark.workloads import catalog
 
 Arrays = tuple[np.ndarray, ...]
 """The inputs, then the targets: plain arrays, which every loader can carry between processes."""
@@ -28,15 +40,12 @@ class Source:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Models do not travel to a worker process; it finds the same workload by its name."""
-        return _again, (self.plan, self.recipe.prepare, self.workload.origin)
+        return _remade, (self.plan, self.recipe.prepare, self.workload.origin)
 
 
-def _again(plan: Plan, prepare: object, origin: str) -> Source:
-    from metalmark.feeds.samples import with_data
-    from metalmark.workloads.catalog import load
-
+def _remade(plan: Plan, prepare: object, origin: str) -> Source:
     recipe = Recipe(model=None, loss=_nothing, optimizer=_nothing, prepare=prepare)  # type: ignore[arg-type]
-    workload, _ = with_data(load(plan.workload, source=origin), plan)
+    workload, _ = with_data(catalog.load(plan.workload, source=origin), plan)
     return Source(workload, recipe, plan)
 
 
@@ -44,5 +53,65 @@ def _nothing(*_: object) -> None:
     """A worker process makes batches; it trains nothing."""
 
 
-def as_batch(arrays: Arrays) -> Batch:
-    return Batch(inputs=tuple(arrays[:-1]), targets=arrays[-1])
+@contextmanager
+def thread_loader(source: Source, loader: Loader) -> Iterator[Iterator[Arrays]]:
+    """Yield batches in order, made ahead by threads. With nothing ahead, each is made when it is asked for."""
+    if not loader.prefetch:
+        yield (source[index] for index in count())
+        return
+    with ThreadPoolExecutor(max_workers=max(1, loader.workers), thread_name_prefix="loader") as pool:
+        try:
+            yield _made_ahead(source, pool, loader.prefetch)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _made_ahead(source: Source, pool: ThreadPoolExecutor, prefetch: int) -> Iterator[Arrays]:
+    pending: deque[Future[Arrays]] = deque()
+    for index in count():
+        pending.append(pool.submit(source.__getitem__, index))
+        if len(pending) > prefetch:
+            yield pending.popleft().result()
+
+
+def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
+    """Return the workload fed by the plan's data, and what to call that data in a record."""
+    if plan.data == SYNTHETIC:
+        return workload, SYNTHETIC
+    if workload.sample is None or not workload.datasets:
+        raise UnsupportedError(
+            f"{workload.name} has no data set: it trains on synthetic data.", hint="Use --data synthetic."
+        )
+    dataset = find_dataset(workload, plan)
+    split, sample, augment = dataset.train, workload.sample, workload.augment
+
+    def batch(params: Params, rng: np.random.Generator) -> Batch:
+        size = params["batch_size"]
+        positions: Positions = np.asarray(rng.choice(len(split), size, replace=size > len(split)), np.intp)
+        images = split.images[positions]
+        return sample(params, images if augment is None else augment(params, images, rng), split.labels[positions])
+
+    fed = replace(workload, batch=batch)
+    object.__setattr__(fed, "origin", workload.origin)
+    return fed, f"{dataset.source}, {dataset.digest[:12]}"
+
+
+def find_dataset(workload: Workload, plan: Plan) -> Dataset:
+    pixels = int(plan.params.get("pixels", PIXELS))
+    if plan.data == REAL:
+        return load(workload.datasets[0], REAL, plan.seed, pixels=pixels)
+    if plan.data in workload.datasets:
+        return load(plan.data, REAL, plan.seed, pixels=pixels)
+    if plan.data in ACCEPTED:
+        raise UnsupportedError(
+            f"{workload.name} does not take {plan.data}.", hint=f"It takes: {', '.join(workload.datasets)}."
+        )
+    # A path may contain any of them; what the first data set says of it is what most users want to read.
+    first: FormatError | None = None
+    for name in workload.datasets:
+        try:
+            return load(name, plan.data, plan.seed, pixels=pixels)
+        except FormatError as error:
+            first = first or error
+    assert first is not None
+    raise first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from metalmark.backends.versions import UNKNOWN, version_of
+from metalmark.backends.catalog import UNKNOWN, version_of
 from metalmark.machine.identity import identify
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings

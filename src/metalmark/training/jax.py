@@ -38,7 +38,7 @@ class JaxTrainer(JaxSession):
         )
 
     def train_batch(self, arrays: Arrays) -> Any:
-        self._state, self._output = self._work(self._state, self._fixed, *self._place(arrays))
+        self._state, self._output = self._work(self._state, self._fixed, *self.feeder.place(arrays))
         return self._output
 
     def read(self, losses: list[Any]) -> list[float]:
@@ -46,7 +46,7 @@ class JaxTrainer(JaxSession):
 
     def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
         trainable, others, _ = self._state
-        loss, outputs = self._evaluate(trainable, others, *self._place(arrays))
+        loss, outputs = self._evaluate(trainable, others, *self.feeder.place(arrays))
         return float(loss), np.asarray(outputs)
 
     def learning_rate(self) -> float:

@@ -22,7 +22,7 @@ class MlxTrainer(MlxSession):
         self._half = HALF.get(plan.settings.dtype)
 
     def train_batch(self, arrays: Arrays) -> Any:
-        loss = self._work(*self._place(arrays))
+        loss = self._work(*self.feeder.place(arrays))
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(loss, self._state)
         return loss
@@ -31,7 +31,7 @@ class MlxTrainer(MlxSession):
         return [float(loss.item()) for loss in losses]
 
     def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        inputs, targets = self._place(arrays)
+        inputs, targets = self.feeder.place(arrays)
         model = self._model
         masters = model.trainable_parameters()
         model.train(False)

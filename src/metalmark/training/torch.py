@@ -21,13 +21,13 @@ class TorchTrainer(TorchSession):
         self._cast = self._autocast(plan.settings)
 
     def train_batch(self, arrays: Arrays) -> torch.Tensor:
-        return self._work(*self._placed(arrays))
+        return self._work(*self.feeder.place(arrays))
 
     def read(self, losses: list[torch.Tensor]) -> list[float]:
         return [float(value) for value in torch.stack(losses).float().cpu().tolist()]
 
     def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        inputs, targets = self._placed(arrays)
+        inputs, targets = self.feeder.place(arrays)
         self._model.eval()
         try:
             with torch.inference_mode(), self._cast():
@@ -83,9 +83,6 @@ class TorchTrainer(TorchSession):
             torch.cuda.set_rng_state(torch.from_numpy(state["random.cuda"]), self._device)
         elif self._device.type == "mps":
             torch.mps.set_rng_state(torch.from_numpy(state["random.mps"]))
-
-    def _placed(self, arrays: Arrays) -> Any:
-        return self._place([torch.from_numpy(array) for array in arrays])
 
 
 class TorchTraining(TorchBackend):
