@@ -224,6 +224,9 @@ def test_trainings_side_by_side_are_cells_of_a_sweep(old_store: Path, tmp_path: 
             msgspec.structs.replace(run, sweep="lineup0001", cell=number) for number, run in enumerate(members[:2])
         ]
         assert load([select(str(above / "torch-1"), store)], store) == loaded[1:], "its folder says the same"
+        resumed = msgspec.structs.replace(members[1], ending=Ending.INTERRUPTED)
+        store.put_training(resumed, above / "torch-1")
+        assert [row.id for row in select("lineup0001", store).rows] == [run.id for run in members]
         (row,) = select(lone.id, store).rows
         assert (row.sweep, row.cell) == ("lineup0002", 0)
         assert load([select(lone.id, store)], store)[0].header.sweep == "lineup0002"

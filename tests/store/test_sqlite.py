@@ -14,11 +14,13 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
+from metalmark.app.train import _keeper
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.run import Failed, FailureKind, RunKind
 from metalmark.model.sweep import Sweep, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
+from metalmark.runner.events import Ended
 from metalmark.store import sqlite
 from metalmark.store.path import store_path
 from metalmark.store.schema import VERSION
@@ -191,6 +193,20 @@ def test_a_folder_that_holds_another_training_since_is_not_read(store_file: Path
         folder = keep(store, begun, tmp_path / "run1")
         write_record(folder, training_run(ending=Ending.RUNNING))
         assert found(store, begun.id) == [begun]
+
+
+def test_a_store_that_fails_costs_no_training(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.sqlite3"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    said: list[str] = []
+    hear = _keeper(foreign, tmp_path, said.append)
+    hear(Ended(run=training_run()))
+    assert len(said) == 1
+    assert "another program" in said[0]
+    with pytest.raises(StoreError):
+        Store(foreign)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are text there")

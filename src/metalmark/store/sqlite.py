@@ -101,6 +101,9 @@ class Store:
     def put_training(self, run: TrainingRun, folder: Path) -> None:
         """Write a training as it is now, in the place of what was known of it before."""
         with self._writing() as connection:
+            held = self._rows("WHERE id = ?", run.id)
+            if held and not run.sweep:  # its folder is of 0.1.0, which did not write there what it belongs to
+                run = msgspec.structs.replace(run, sweep=held[0].sweep, cell=held[0].cell)
             schema.insert(connection, run, folder)
 
     def delete(self, ids: Sequence[str]) -> int:
