@@ -180,9 +180,7 @@ def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: 
 
     with Store(store_path(store), readonly=True) as opened:
         selections = select_all(queries, opened)
-        folders = {row.id: row.path for selection in selections for row in selection.rows if row.path is not None}
-        for selection in selections:
-            folders |= {run.id: Path(selection.query) for run in selection.runs if Path(selection.query).is_dir()}
+        folders = {name: path for one in selections for name, path in one.folders.items()}
         chosen = load(selections, opened)
     return push(chosen, to, folders=folders, say=say_on_stderr if progress else say_nothing)
 

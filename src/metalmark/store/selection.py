@@ -24,8 +24,16 @@ class Selection(Struct, frozen=True, kw_only=True):
     """What the store has."""
     runs: tuple[AnyRun, ...] = ()
     """What a file, or a training's folder, has. `rows` are then those of the folder's trainings that are stored too."""
+    run_folders: tuple[Path, ...] = ()
+    """The folder of each of these runs, where they are trainings."""
     sweep: str = ""
     """Its id, where the query means a whole sweep."""
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folders of trainings, by the id of the run."""
+        stored = {row.id: row.path for row in self.rows if row.path is not None}
+        return stored | {run.id: folder for run, folder in zip(self.runs, self.run_folders, strict=False)}
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -94,7 +102,8 @@ def _in_folder(query: str, store: Store) -> Selection | None:
     else:
         return None
     runs = tuple(read_training(folder.resolve()) for folder in folders)
-    return Selection(query=query, runs=runs, rows=tuple(store.rows_of([run.id for run in runs])))
+    rows = tuple(store.rows_of([run.id for run in runs]))
+    return Selection(query=query, runs=runs, run_folders=tuple(folders), rows=rows)
 
 
 def _in_file(query: str) -> Selection | None:
