@@ -1,4 +1,4 @@
-"""The command line: one file a verb, imported only when that verb is used."""
+"""The command line: one file per verb, imported only when that verb is used."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
     "train": ("train", "Train a workload to its accuracy, with curves and checkpoints."),
-    "compare": ("compare", "Say whether B is faster than A, or whether it is noise."),
-    "serve": ("serve", "Show runs, comparisons and what runs now in a browser."),
-    "report": ("report", "Write one page of what was measured, with tables and charts."),
-    "runs": ("runs", "List, show, name, export, import and delete what was measured."),
-    "track": ("track", "Show and send what waits for MLflow and W&B."),
-    "ceiling": ("ceiling", "Measure the most that each framework and device can do."),
+    "compare": ("compare", "Say whether B is better than A, or whether it is noise."),
+    "serve": ("serve", "Show runs, comparisons and live progress in a browser."),
+    "report": ("report", "Write a page of runs: the answer, tables and charts."),
+    "runs": ("runs", "List, show, name, export, import, push and delete runs."),
+    "track": ("track", "Show and send what is waiting for MLflow and W&B."),
+    "ceiling": ("ceiling", "Measure the peak arithmetic and memory rates of each framework and device."),
     "list": ("list", "List workloads, frameworks or devices."),
-    "env": ("env", "Print the shell lines that suit this machine."),
-    "schema": ("schema", "Print the JSON schema of a record."),
+    "env": ("env", "Print the shell settings to use on this machine, and why."),
+    "schema": ("schema", "Print the JSON schema of a run."),
     "completion": ("completion", "Print a completion script for your shell."),
 }
 

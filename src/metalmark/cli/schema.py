@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 
-@click.command("schema", epilog="\b\nExample:\n  metalmark schema > record.schema.json")
+@click.command("schema", epilog="\b\nExample:\n  metalmark schema > run.schema.json")
 def command() -> None:
-    """Print the JSON schema of a record, as `runs export` and `bench --json` write it."""
+    """Print the JSON schema of a run, as `runs export` and `bench --json` write it."""
     import json
 
     from metalmark.model.codec import json_schema

@@ -23,11 +23,11 @@ Exit code: 0 stopped by Ctrl-C; 2 the port is taken, there is no store, or an ex
 
 
 @click.command("serve", epilog=EPILOG)
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where it listens.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, metavar="PORT",
-              help="On which port (default: 8585, or one that is free).")  # fmt: skip
-@click.option("--token", "ask", is_flag=True, help="Ask for a token on loopback too: others share this machine.")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+              help="Port to listen on (default: 8585, or one that is free).")  # fmt: skip
+@click.option("--token", "ask", is_flag=True, help="Ask for a token on loopback too, where others share this machine.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @store_option
 def command(host: str, port: int | None, ask: bool, opens: bool, store: str | None) -> int:
     """Show runs, comparisons and what runs now in a browser, until Ctrl-C."""
