@@ -33,66 +33,56 @@ def run_sweep(
     `keep` stores a run, before the listeners are told of its end. A cell that failed once is not repeated: its answer
     is known.
     """
-    # Around all of it: the machine must not fall asleep in a pause between two cells either.
-    with kept_awake() as sleepy:
-        return _run_cells(sweep, previous, keep, listeners, sleepy)
-
-
-def _run_cells(
-    sweep: Sweep,
-    previous: Collection[BenchRun],
-    keep: Callable[[BenchRun], None],
-    listeners: Sequence[Listener],
-    sleepy: str,
-) -> bool:
     tell = tell_all(listeners)
     settled = [run for run in previous if not was_interrupted(run)]
     done = {(run.cell, run.repeat) for run in settled}
     failed = {run.cell for run in settled if isinstance(run.outcome, Failed)}
     cooler: Cooler | None = None
     idle_w: dict[str, float] | None = None
-    for cell, repeat in sweep.order():
-        if (cell, repeat) in done or cell in failed:
-            continue
-        plan = sweep.plans[cell]
-        note = ""
-        try:
-            if idle_w is None:
-                idle_w = idle_watts() if sweep.hz else {}
-            if cooler is not None:
-                note = cooler.wait(lambda reason: tell(Paused(reason=reason)))
-            elif sweep.cooldown is not None:
-                cooler = Cooler(sweep.cooldown)
-        except KeyboardInterrupt:
-            return False
-        started_at = now_utc()
-        tell(Started(id=sweep.id, plan=plan, cell=cell, repeat=repeat))
-        result = run_cell(plan, repeat=repeat, paths=sweep.paths, hz=sweep.hz, listeners=listeners)
-        environment = steering_variables({**os.environ, **result.environment})
-        run = BenchRun(
-            id=new_id(),
-            sweep=sweep.id,
-            cell=cell,
-            repeat=repeat,
-            started_at=started_at,
-            plan=plan,
-            machine=identify(),
-            software=Software(
-                metalmark=metalmark.__version__,
-                python=platform.python_version(),
-                versions=result.versions,
-                environment=environment,
-            ),
-            outcome=_noted(result.outcome, note, result.note, sleepy),
-            telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
-            flags=flags_of(result.outcome, result.telemetry, identify(), environment),
-        )
-        keep(run)
-        tell(Ended(run=run))
-        if isinstance(run.outcome, Failed):
-            failed.add(cell)
-        if was_interrupted(run):
-            return False
+    # Around all of it: the machine must not fall asleep in a pause between two cells either.
+    with kept_awake() as sleepy:
+        for cell, repeat in sweep.order():
+            if (cell, repeat) in done or cell in failed:
+                continue
+            plan = sweep.plans[cell]
+            note = ""
+            try:
+                if idle_w is None:
+                    idle_w = idle_watts() if sweep.hz else {}
+                if cooler is not None:
+                    note = cooler.wait(lambda reason: tell(Paused(reason=reason)))
+                elif sweep.cooldown is not None:
+                    cooler = Cooler(sweep.cooldown)
+            except KeyboardInterrupt:
+                return False
+            started_at = now_utc()
+            tell(Started(id=sweep.id, plan=plan, cell=cell, repeat=repeat))
+            result = run_cell(plan, repeat=repeat, paths=sweep.paths, hz=sweep.hz, listeners=listeners)
+            environment = steering_variables({**os.environ, **result.environment})
+            run = BenchRun(
+                id=new_id(),
+                sweep=sweep.id,
+                cell=cell,
+                repeat=repeat,
+                started_at=started_at,
+                plan=plan,
+                machine=identify(),
+                software=Software(
+                    metalmark=metalmark.__version__,
+                    python=platform.python_version(),
+                    versions=result.versions,
+                    environment=environment,
+                ),
+                outcome=_noted(result.outcome, note, result.note, sleepy),
+                telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
+                flags=flags_of(result.outcome, result.telemetry, identify(), environment),
+            )
+            keep(run)
+            tell(Ended(run=run))
+            if isinstance(run.outcome, Failed):
+                failed.add(cell)
+            if was_interrupted(run):
+                return False
     return True
 
 
