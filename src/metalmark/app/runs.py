@@ -24,6 +24,7 @@ from metalmark.store.path import store_path
 from metalmark.store.row import Row
 from metalmark.store.selection import Selection, load, select_all, stored_rows
 from metalmark.store.sqlite import Store
+from metalmark.track.tracking import push, say_nothing, say_on_stderr
 from metalmark.training.folder import BEST, JOB, LAST, LINEUP, RECORD, read_request, remove_if_empty
 from metalmark.workloads.ceiling import COPY, MATMUL
 
@@ -60,7 +61,7 @@ def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> Runs:
     path = store_path(store)
     with Store(path, readonly=True) as opened:
         if not queries:
-            return Runs(opened.load(opened.rows(limit=limit)), store=path, as_list=True)
+            return Runs(opened.load(opened.rows(limit=limit), on_error=_say_left_out), store=path, as_list=True)
         selections = select_all(queries, opened)
         return Runs(load(selections, opened), store=path, sweep=_whole_sweep(selections, opened))
 
@@ -112,7 +113,10 @@ def export_runs(
     if (with_names or scrub) and not bundle:
         raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
     with Store(store_path(store), readonly=True) as opened:
-        chosen = load(select_all(queries, opened), opened) if queries else opened.load(opened.rows())
+        if queries:
+            chosen = load(select_all(queries, opened), opened)
+        else:
+            chosen = opened.load(opened.rows(), on_error=_say_left_out)
         named = opened.names() if with_names else {}
     if not bundle:
         return encode_export(chosen), len(chosen)
@@ -176,13 +180,16 @@ def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
 
 def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: StorePath = None) -> bool:
     """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
-    from metalmark.track.tracking import push, say_nothing, say_on_stderr
-
     with Store(store_path(store), readonly=True) as opened:
         selections = select_all(queries, opened)
         folders = {name: path for one in selections for name, path in one.folders.items()}
         chosen = load(selections, opened)
     return push(chosen, to, folders=folders, say=say_on_stderr if progress else say_nothing)
+
+
+def _say_left_out(error: MetalmarkError) -> None:
+    """Of all runs, one that can't be read costs that run alone; whoever names it gets the error."""
+    say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
 
 
 def _whole_sweep(selections: Sequence[Selection], store: Store) -> Sweep | None:
