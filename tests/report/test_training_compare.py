@@ -12,10 +12,10 @@ from rich.console import Console
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
+from metalmark.report.text.terminal import print_table
 from metalmark.report.text.units import BARS
 from metalmark.report.training_sides import (
     curve_lines,
-    print_sides,
     side_notes,
     side_tables,
     sides_of,
@@ -198,6 +198,7 @@ def test_a_long_training_is_drawn_in_the_room_there_is() -> None:
 
 def test_what_a_failure_says_can_not_steer_the_terminal() -> None:
     out = io.StringIO()
-    print_sides([record(), absent("\x1b[31mred\x07")], Console(file=out, width=120))
+    for table in side_tables([record(), absent("\x1b[31mred\x07")], columns=120):
+        print_table(table, Console(file=out, width=120))
     assert "\x1b" not in out.getvalue()
     assert "[31mred" in out.getvalue()

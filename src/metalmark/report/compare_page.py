@@ -316,8 +316,10 @@ def _sample_notes(found: Comparison) -> Iterable[str]:
         pairs = [(row.a.trained, row.b.trained) for row in found.rows]
         seeds = sorted({(len(a.seeds), len(b.seeds)) for a, b in pairs if a is not None and b is not None})
         over = ", ".join(f"{a} and {b}" for a, b in seeds)
+        by_seed = any(row.trained is not None and row.trained.paired for row in found.rows)
+        each = "; each seed has samples of its own, so it is compared with the same seed" if by_seed else ""
         yield (
-            f"Accuracy is of the validation samples; its 95% interval is over seeds ({over}), that of times and "
+            f"Accuracy is of the validation samples; its 95% interval is over seeds ({over}{each}), that of times and "
             f"samples/s over {sample} ({said})."
         )
         if found.target_accuracy is not None:
@@ -347,10 +349,9 @@ def _how_to_tell(found: Comparison, row: CellComparison, judged: Difference | Ga
         return " No number of them will."
     if found.kind is RunKind.WATCH:
         return f" Run each side again, under the same name: about {count(judged.more_repeats, 'more time')} would tell."
-    if not row.command:
-        return ""
     if judged.band is not None:
-        return f" About {judged.more_repeats} more per side would tell: {row.command}"
+        command = f": {row.command}" if row.command else "."
+        return f" About {judged.more_repeats:,} more per side would tell{command}"
     return f" {'Train' if found.kind is RunKind.TRAINING else 'Measure'} again: {row.command}"
 
 

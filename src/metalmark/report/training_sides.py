@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
-from rich.console import Console
-from rich.text import Text
 
 from metalmark.errors import UsageError
 from metalmark.model.plan import word
@@ -14,32 +12,17 @@ from metalmark.model.run import Absent
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.compare_page import comparison_answer
 from metalmark.report.text.tables import Table
-from metalmark.report.text.terminal import print_table
 from metalmark.report.text.units import figures, percent, seconds, size, spark
 from metalmark.results.comparison import compare_runs
 from metalmark.results.derived import TrainingFigures, training_figures
-from metalmark.results.measured import training_question
+from metalmark.results.measured import samples_by_seed, training_question
 from metalmark.results.pairing import Side, shown
-from metalmark.scrub import printable
 
 BARS = 48
 BETWEEN = 3
 WHOLE = {Ending.EPOCHS.value, Ending.TARGET.value, Ending.PATIENCE.value}
 
 Figure = Callable[[TrainingFigures], str]
-
-
-def print_sides(runs: Sequence[TrainingRun], console: Console) -> None:
-    """Print the answer, as many trainings per table as the console is wide, then the notes and the curves of all."""
-    sides = sides_of(runs)
-    for sentence in side_answers(runs):
-        console.print(Text(printable(sentence), style="bold"), soft_wrap=True)
-    for table in side_tables(runs, columns=console.width):
-        print_table(table, console)
-    for note in side_notes(runs):
-        console.print(Text(f"• {printable(note)}"), soft_wrap=True)
-    for line in curve_lines(sides):
-        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def sides_of(runs: Sequence[TrainingRun]) -> list[TrainingFigures]:
@@ -66,21 +49,24 @@ def side_answers(runs: Sequence[TrainingRun]) -> list[str]:
 
 
 def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
-    """A column per training. Figures that none of them has are left out: the notes give the reason."""
+    """A column per training, as many per table as there is room for; the answer stands above the first table, the notes
+    and the curves of all below the last. Figures that no training has are left out: the notes give the reason."""
     sides = sides_of(runs)
     rows = [(name, [show(side) for side in sides]) for name, show in FIGURES.items()]
     rows = [(name, cells) for name, cells in rows if name not in OPTIONAL or any(cell != "-" for cell in cells)]
     first = max(len(name) for name, _ in rows)
     widths = [max(len(sides[n].label), *(len(cells[n]) for _, cells in rows)) for n in range(len(sides))]
+    groups = _groups(widths, columns - first - 2)
     return [
         Table(
             headers=("", *(sides[n].label for n in group)),
             numeric=(False, *(True for _ in group)),
             rows=tuple((name, *(cells[n] for n in group)) for name, cells in rows),
-            caption=_caption(runs),
-            notes=(),
+            caption=" ".join([*(side_answers(runs) if group is groups[0] else ()), _caption(runs)]),
+            notes=tuple(side_notes(runs)) if group is groups[-1] else (),
+            lines=tuple(curve_lines(sides)) if group is groups[-1] else (),
         )
-        for group in _groups(widths, columns - first - 2)
+        for group in groups
     ]
 
 
@@ -130,11 +116,13 @@ def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
             **training_question(run),
             **{name: word(getattr(run.plan.settings, name)) for name in run.plan.settings.__struct_fields__},
             **({"chip": run.sessions[0].machine.chip} if run.sessions else {}),
-            **({"samples trained on": run.setting.data_digest[:12]} if run.setting is not None else {}),
         }
         for run in trained
     ]
     found = {key: [keys[key] for keys in every if key in keys] for keys in every for key in keys}
+    # Made-up samples and many splits depend on the seed: only those of one seed must be the same.
+    digests = samples_by_seed(trained).values()
+    found |= {"samples trained on": sorted(one) for one in digests if len(one) > 1}
     return {key: tuple(values) for key, values in found.items() if len(set(values)) > 1}
 
 
@@ -197,7 +185,7 @@ def _caption(runs: Sequence[TrainingRun]) -> str:
         plan.workload if "workload" not in differing else "trainings",
         batch if "batch_size" not in differing else "",
         changed,
-        f", seed {plan.seed}" if "seed" not in differing else "",
+        f", seed {plan.seed}" if len({run.plan.seed for run in runs}) == 1 else "",
     ]
     return "".join(parts)
 

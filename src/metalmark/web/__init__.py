@@ -1,1 +1,1 @@
-"""`metalmark serve`: the store in a browser, as it is at that moment. Reads only: it starts and deletes nothing."""
+"""`metalmark serve`: the store in a browser, as it is at that moment. It only reads: it starts and deletes nothing."""

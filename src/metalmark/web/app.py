@@ -129,7 +129,7 @@ class Server:
 
 
 def _bind(host: str, port: int | None) -> socket.socket:
-    """The port that was asked for; else the usual one, or any that is free."""
+    """Bind the port that was asked for; else the usual one, or any that is free."""
     if port is None:
         try:
             return _bound(host, USUAL_PORT)

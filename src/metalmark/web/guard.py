@@ -86,7 +86,8 @@ class Guard:
         return name in self._rules.hosts or (self._rules.addresses and _is_address(name))
 
     def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
-        """Nothing for whoever has the cookie; for the token in an address the cookie, and the address without it."""
+        """Return None to whoever has the cookie. The token in an address is answered with the cookie, and the address
+        without it."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if any(name == TOKEN and self._is_token(value) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != TOKEN])
@@ -107,7 +108,8 @@ class Guard:
 
 
 def rules_for(host: str, port: int, *, ask: bool, own_names: frozenset[str] = frozenset()) -> Rules:
-    """`ask`: for a token on loopback too. `own_names`: what this machine calls itself, where others may come."""
+    """Return the rules of a host. `ask`: require a token on loopback too. `own_names`: what this machine calls itself,
+    where other machines can reach it."""
     if is_loopback(host):
         token = secrets.token_urlsafe(24) if ask else ""
         return Rules(hosts=LOOPBACK | {host.lower()}, token=token, cookie=f"metalmark-{port}")
@@ -129,7 +131,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """Of a Host header, without its port, a bracket or the point at its end."""
+    """Return the name in a Host header, without its port, brackets or final point."""
     found = _HOST.fullmatch(header.strip().lower())
     return "" if found is None else (found[1] or found[2]).removesuffix(".")
 

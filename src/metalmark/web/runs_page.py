@@ -9,7 +9,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from metalmark.report.html.blocks import Column, ColumnKind, Value, table
+from metalmark.report.html.blocks import Value, columns_of, table
 from metalmark.report.text.run_list import names_of, result_of, what_ran
 from metalmark.report.text.units import count, moment
 from metalmark.store.live import read_all
@@ -21,11 +21,9 @@ ROWS = 50
 MOST_CHARACTERS = 200
 MOST_CHOSEN = 60
 
-COLUMNS = (
-    Column(name=""), Column(name="run", kind=ColumnKind.CODE), Column(name="kind"), Column(name="started (UTC)"),
-    Column(name="what"), Column(name="framework"), Column(name="device"), Column(name="batch", kind=ColumnKind.NUMBER),
-    Column(name="dtype"), Column(name="result"), Column(name="ending"), Column(name="names"),
-    Column(name="sweep", kind=ColumnKind.CODE),
+COLUMNS = columns_of(
+    "", "run", "kind", "started (UTC)", "what", "framework", "device", "batch", "dtype", "result", "ending", "names",
+    "sweep", numbers={"batch"}, codes={"run", "sweep"},
 )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Figures from records: Vega-Lite made with altair, drawn as SVG while a page is written, each with its numbers."""
+"""Figures of runs: made with altair and drawn as SVG while a page is written, each with its numbers as a table."""

@@ -76,7 +76,7 @@ def ceiling_figures(cells: Sequence[Cell], ceilings: Ceilings, derived: DerivedB
 
 
 def scaling_figures(cells: Sequence[Cell]) -> list[Drawn]:
-    """Return how throughput grows with batch size and sequence length: a line for each of what else differs."""
+    """Return how throughput grows with batch size and sequence length, a line per framework, device and setting."""
     drawn: list[Drawn] = []
     for param, title in OVER.items():
         groups = by_workload([cell for cell in cells if not cell.failure])
@@ -191,7 +191,7 @@ def _bar_figures(
 
 
 def _bars(bars: Sequence[Bar], unit: str, small: str, percent: bool) -> str:
-    """`small`: the unit of a thousandth, where there is one and no value reaches the whole."""
+    """Draw the bars; in thousandths, with the unit `small`, where there is one and no value reaches 1."""
     if not small or max(bar.value for bar in bars) >= 1:
         return bars_svg(bars, unit=unit, percent=percent)
     return bars_svg([msgspec.structs.replace(bar, value=bar.value * 1000) for bar in bars], unit=small)
@@ -235,7 +235,7 @@ def _ceiling_bar(cell: Cell, cells: Sequence[Cell], ceilings: Ceilings, derived:
 
 
 def _shares(cell: Cell, ceilings: Ceilings, derived: DerivedById) -> Iterator[tuple[float, float, float] | Absent]:
-    """Of each run: the ceiling, the share of it, and the FLOP/s."""
+    """Yield the ceiling, the share of it, and the FLOP/s of each run."""
     for run in cell.records:
         if isinstance(run.outcome, Completed):
             flops = derived[run.id].flops_per_s
@@ -250,7 +250,7 @@ def _shares(cell: Cell, ceilings: Ceilings, derived: DerivedById) -> Iterator[tu
 
 
 def _scaling(name: str, cells: Sequence[Cell], param: str) -> list[Figure]:
-    """All lines in one figure where they can be told apart, else a figure for each of what differs besides."""
+    """Return one figure where its lines can be told apart, else one per combination of the other settings."""
     sized = [cell for cell in cells if isinstance(cell.plan.params.get(param), int)]
     plans = [cell.plan for cell in sized]
     groups: dict[tuple[str, str], list[Cell]] = {}

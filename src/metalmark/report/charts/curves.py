@@ -14,7 +14,7 @@ from metalmark.training.derived import samples_s
 
 EPOCHS = ("training", "epoch", "train loss", "validation loss", "accuracy")
 TIMES = ("epoch", "input", "compute", "validation", "samples/s")
-STEPS = ("line", "steps", "first", "least", "last")
+STEPS = ("line", "steps", "first", "lowest", "last")
 TRAIN, VALIDATION = "training", "validation"
 
 
@@ -62,60 +62,42 @@ def watched_figures(run: WatchedRun) -> list[Drawn]:
     return drawn or [Missing(title=f"Training curves: {run.name}", reason="the loop logged no number")]
 
 
-def _accuracy(workload: str, records: Sequence[TrainingRun]) -> Figure:
-    lines = [
-        Line(
-            name=training_name(record, workload=False),
-            points=tuple((float(epoch.number), epoch.accuracy) for epoch in record.epochs),
-        )
-        for record in records
-    ]
-    targets = {record.goal.target_accuracy for record in records}
+def _accuracy(workload: str, runs: Sequence[TrainingRun]) -> Figure:
+    targets = {run.goal.target_accuracy for run in runs}
     target = targets.pop() if len(targets) == 1 else None
-    about = "Of the validation samples, after each epoch."
+    level = "" if target is None else f" Broken line across: the target, {target * 100:.2f}%."
+    lines = [_line(training_name(run, workload=False), run, "accuracy") for run in runs]
     return Figure(
         title=f"Validation accuracy: {workload}",
-        about=about if target is None else f"{about} Broken line across: the target, {target * 100:.2f}%.",
+        about=f"Share of the validation samples, after each epoch.{level}",
         label=f"Line chart: validation accuracy of {len(lines)} trainings of {workload} over their epochs.",
         svg=lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True, level=target),
-        numbers=numbers(EPOCHS, [_epoch(record, epoch) for record in records for epoch in record.epochs]),
+        numbers=numbers(EPOCHS, [_epoch(run, epoch) for run in runs for epoch in run.epochs]),
     )
 
 
-def _losses(workload: str, records: Sequence[TrainingRun]) -> Figure:
+def _losses(workload: str, runs: Sequence[TrainingRun]) -> Figure:
     """Return both losses of one training; of several only the validation loss, or nobody could tell the lines apart."""
-    if len(records) == 1:
-        epochs = records[0].epochs
-        lines = [
-            Line(name=TRAIN, points=tuple((float(epoch.number), epoch.train_loss) for epoch in epochs)),
-            Line(name=VALIDATION, points=tuple((float(epoch.number), epoch.validation_loss) for epoch in epochs)),
-        ]
-    else:
-        lines = [
-            Line(
-                name=training_name(one, workload=False),
-                points=tuple((float(e.number), e.validation_loss) for e in one.epochs),
-            )
-            for one in records
-        ]
-    which = "Training and validation loss" if len(records) == 1 else "Validation loss"
+    lines = [_line(training_name(run, workload=False), run, "validation_loss") for run in runs]
+    which = "Validation loss"
+    if len(runs) == 1:
+        lines = [_line(TRAIN, runs[0], "train_loss"), _line(VALIDATION, runs[0], "validation_loss")]
+        which = "Training and validation loss"
     return Figure(
         title=f"{which}: {workload}",
         about="The mean over each epoch's samples.",
         label=f"Line chart: {which.lower()} of {workload} over the epochs.",
         svg=lines_svg(lines, Axis("epoch", whole=True), _loss_axis(lines), points=True),
-        numbers=numbers(EPOCHS, [_epoch(record, epoch) for record in records for epoch in record.epochs]),
+        numbers=numbers(EPOCHS, [_epoch(run, epoch) for run in runs for epoch in run.epochs]),
     )
 
 
+def _line(name: str, run: TrainingRun, figure: str) -> Line:
+    return Line(name=name, points=tuple((float(epoch.number), getattr(epoch, figure)) for epoch in run.epochs))
+
+
 def _times(record: TrainingRun, name: str) -> Figure:
-    parts = {
-        "input": [epoch.input_s for epoch in record.epochs],
-        "compute": [epoch.compute_s for epoch in record.epochs],
-        "validation": [epoch.validation_s for epoch in record.epochs],
-    }
-    ats = [float(epoch.number) for epoch in record.epochs]
-    lines = [Line(name=part, points=tuple(zip(ats, values, strict=True))) for part, values in parts.items()]
+    lines = [_line(part, record, f"{part}_s") for part in ("input", "compute", "validation")]
     rows = []
     for epoch in record.epochs:
         pace = samples_s(epoch)

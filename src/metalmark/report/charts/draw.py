@@ -58,7 +58,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     svg: str
     """Made by `svg`: everything in it is escaped."""
     label: str
-    """What it shows, for those who do not see it."""
+    """What it shows, for screen readers."""
     numbers: Table
     about: str = ""
     """Under the title: what the marks are, and what was left out of the drawing."""
@@ -75,12 +75,12 @@ Drawn = Figure | Missing
 
 
 def titled(what: str, of: str) -> str:
-    """`of`: empty where the figure stands below a heading that says it."""
+    """Return a title; `of` is empty where the heading above says it."""
     return f"{what}: {of}" if of else what
 
 
 def numbers(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, texts: int = 1) -> Table:
-    """A Table whose first `texts` columns are words and the others figures."""
+    """Return a Table whose first `texts` columns are text and the others numbers."""
     numeric = tuple(place >= texts for place in range(len(headers)))
     return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption="", notes=())
 

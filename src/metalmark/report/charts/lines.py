@@ -15,7 +15,7 @@ from metalmark.report.text.units import figures
 HEIGHT = 190
 LEGEND_PX, LETTER_PX = 15, 5.5
 LOG_FROM = 8.0
-"""Values that span so many times their least are seen better on a logarithmic axis."""
+"""Where the highest value is so many times the lowest, a logarithmic axis shows more."""
 MOST_LINES = len(SERIES)
 MOST_POINTS = 480
 """Points of one line: more than a figure of 392 pixels can show."""
@@ -31,7 +31,7 @@ class Line(Struct, frozen=True, kw_only=True):
     intervals: tuple[tuple[float, float] | None, ...] = ()
     """One per point, or none at all."""
     trend: bool = False
-    """A line through the others: drawn over them, in ink."""
+    """A trend: drawn over the other lines, in ink."""
 
 
 class Span(NamedTuple):
@@ -122,7 +122,7 @@ def _lines(
 
 
 def _spans(canvas: Canvas, spans: Sequence[Span]) -> list[Any]:
-    """Every other stretch shaded, its name on top."""
+    """Shade every other span, and write its name on top."""
     if not spans:
         return []
     whole = spans[-1].end - spans[0].begin
@@ -138,7 +138,7 @@ def _spans(canvas: Canvas, spans: Sequence[Span]) -> list[Any]:
 
 
 def _fitting(span: Span, whole: float) -> str:
-    """Its name, where there is room for it above the stretch."""
+    """Return the name of a span where there is room for it above, else nothing."""
     room_px = (span.end - span.begin) / whole * (WIDTH - 50) if whole > 0 else 0.0
     return plain(span.name) if room_px >= LETTER_PX * len(span.name) else ""
 
@@ -178,7 +178,7 @@ def _y(alt: Any, lines: Sequence[Line], axis: Axis, level: float | None) -> Any:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each power of ten; of many powers the ones alone."""
+    """Return 1, 2 and 5 times each power of ten; the powers alone where there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if math.log10(high / low) <= 2.5 else (1,)
     return [step * 10.0**power for power in powers for step in steps if low * 0.9 <= step * 10.0**power <= high * 1.1]
@@ -208,7 +208,7 @@ def _rows(line: Line, across: Axis, up: Axis) -> list[dict[str, Any]]:
 
 
 def _strips(canvas: Canvas, lines: Sequence[Line], across: Axis, up: Axis) -> list[Any]:
-    """Upright parts of the figure that can't be seen, and tell the values of every line there on hovering."""
+    """Invisible upright parts of the figure that show the values of every line there on hovering."""
     drawn = [line for line in lines if not line.trend]
     xs = sorted({x for line in drawn for x, _ in line.points})
     if len(xs) < 2:
@@ -229,7 +229,7 @@ def _strips(canvas: Canvas, lines: Sequence[Line], across: Axis, up: Axis) -> li
 
 
 def _at(lines: Sequence[Line], middle: float, across: Axis, up: Axis) -> str:
-    """The point of each line that is nearest to that place."""
+    """Say the value of each line at its point nearest to `middle`."""
     nearest = [min(line.points, key=lambda point: abs(point[0] - middle)) for line in lines]
     values = [f"{plain(line.name)} {_value(y, up)}" for line, (_, y) in zip(lines, nearest, strict=True)]
     return f"{_place(nearest[0][0], across)}: {', '.join(values)} ({up.title})"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import StrEnum
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -39,6 +40,14 @@ class ColumnKind(StrEnum):
 class Column(Struct, frozen=True, kw_only=True):
     name: str
     kind: ColumnKind = ColumnKind.TEXT
+
+
+def columns_of(*names: str, numbers: Container[str] = (), codes: Container[str] = ()) -> tuple[Column, ...]:
+    """Columns of text, but for those named in `numbers` and `codes`."""
+    kinds = [(numbers, ColumnKind.NUMBER), (codes, ColumnKind.CODE)]
+    return tuple(
+        Column(name=name, kind=next((kind for held, kind in kinds if name in held), ColumnKind.TEXT)) for name in names
+    )
 
 
 class Value(Struct, frozen=True, kw_only=True):
@@ -90,29 +99,16 @@ def table(
 
 
 def from_table(
-    given: Table,
-    *,
-    notes: bool = True,
-    caption: bool = True,
-    marks: Sequence[str] = (),
-    filter: bool | None = None,
-    sorts: bool = True,
-    anchor: str = "",
+    given: Table, *, notes: bool = True, caption: bool = True, filter: bool | None = None, sorts: bool = True
 ) -> Markup:
     """Return a Table as a terminal shows it."""
-    columns = [
-        Column(name=header, kind=ColumnKind.NUMBER if numeric else ColumnKind.TEXT)
-        for header, numeric in zip(given.headers, given.numeric, strict=True)
-    ]
     return table(
-        columns,
+        columns_of(*given.headers, numbers=set(compress(given.headers, given.numeric))),
         given.rows,
         caption=given.caption if caption else "",
         notes=given.notes if notes else (),
-        marks=marks,
         filter=filter,
         sorts=sorts,
-        anchor=anchor,
     )
 
 

@@ -1,4 +1,4 @@
-"""The document around a body: one file that needs no other, or one that links to files a server sends."""
+"""The document around the body of a page: one file that needs no other, or one that links to files of a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTALL = 'pip install "metalmark[web]"'
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """An entry of the line of links on top of a page; the one that is open has no address."""
+    """A link at the top of a page; the page that is open has no address."""
 
     text: str
     href: str = ""
@@ -33,7 +33,7 @@ class Link(Struct, frozen=True, kw_only=True):
 def page(
     title: str, body: Markup, *, script: str = "", static: str = "", nav: Sequence[Link] = (), subtitle: str = ""
 ) -> str:
-    """A whole document.
+    """Return a whole document.
 
     `static`: where page.css and page.js are served; empty puts both into the document, with their hashes in its
     policy. `script`: one more script, by its address where `static` is given, else its text.
@@ -56,7 +56,7 @@ def page(
 
 
 def policy(style: str, script: str) -> str:
-    """Nothing may be loaded, sent or run but these two texts."""
+    """Return the policy that allows these two texts, and nothing else to be loaded, sent or run."""
     return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -65,14 +65,14 @@ def policy(style: str, script: str) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """page.css, page.js or icon.svg: what a server sends under `static`."""
+    """Return page.css, page.js or icon.svg: what a server sends under `static`."""
     if name not in (CSS, JS, ICON):
         raise KeyError(name)
     return (HERE / name).read_text(encoding="utf-8")
 
 
 def render(template: str, **values: object) -> Markup:
-    """A template of this package with its values: each str in them is escaped, a Markup stays as it is."""
+    """Render a template of this package: each str among the values is escaped, a Markup stays as it is."""
     from markupsafe import Markup
 
     return Markup(environment().get_template(template).render(**values))
@@ -95,7 +95,7 @@ def environment() -> Environment:
 
 
 def _inert(text: str) -> Markup:
-    """A text between <style> or <script> tags is not unescaped by a browser, so it must not hold their end."""
+    """Refuse a text that holds the end of a <style> or <script> block: a browser would not unescape it there."""
     from markupsafe import Markup
 
     if "</" in text or "<!--" in text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from metalmark.model.codec import AnyRun
@@ -16,9 +17,8 @@ from metalmark.report.charts.draw import Drawn, Missing
 from metalmark.report.charts.lines import Span
 from metalmark.report.charts.over_time import sensor_figures, series_figures, steps_figure
 from metalmark.report.html.blocks import (
-    Column,
-    ColumnKind,
     Value,
+    columns_of,
     facts_block,
     figures_block,
     from_table,
@@ -48,15 +48,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 ANY_WIDTH = 10_000
-NUMBER = ColumnKind.NUMBER
-SERIES = (
-    Column(name="series"), Column(name="from"), Column(name="readings", kind=NUMBER),
-    Column(name="lowest", kind=NUMBER), Column(name="median", kind=NUMBER), Column(name="highest", kind=NUMBER),
-)  # fmt: skip
-FAILED = (
-    Column(name="workload"), Column(name="framework"), Column(name="device"), Column(name="what happened"),
-    Column(name="why, and what to do"), Column(name="what else"),
-)  # fmt: skip
+SERIES = columns_of(
+    "series", "from", "readings", "lowest", "median", "highest", numbers={"readings", "lowest", "median", "highest"}
+)
+FAILED = columns_of("workload", "framework", "device", "what happened", "why, and what to do", "what else")
 MOST_ROWS = 1500
 """A page of more is slow to open and too large to send; other formats have every row."""
 APART: dict[str, Callable[[Cell], str]] = {
@@ -197,18 +192,15 @@ def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
         return None
     shown = done[:MOST_ROWS]
     ours = sweep_table(shown)
-    columns = [
-        Column(name=header, kind=NUMBER if numeric else ColumnKind.TEXT)
-        for header, numeric in zip(ours.headers, ours.numeric, strict=True)
-    ]
+    columns = [*columns_of(*ours.headers, numbers=set(compress(ours.headers, ours.numeric)))]
     rows: list[list[str | Value]] = [list(row) for row in ours.rows]
     for name, ask in APART.items():
         values = [ask(cell) for cell in shown]
         if len(set(values)) > 1:
-            columns.append(Column(name=name))
+            columns += columns_of(name)
             rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
     if links:
-        columns.append(Column(name="run", kind=ColumnKind.CODE))
+        columns += columns_of("run", codes={"run"})
         ids = [cell.records[0].id for cell in shown]
         rows = [[*row, Value(text=one, href=f"{links}{one}")] for row, one in zip(rows, ids, strict=True)]
     cut = [f"The first {MOST_ROWS:,} of {len(done):,}; --format csv has them all."] if len(done) > MOST_ROWS else []

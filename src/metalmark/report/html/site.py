@@ -15,7 +15,7 @@ from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Absent
-from metalmark.report.html.blocks import Column, ColumnKind, Value, facts_block, notes_block, table
+from metalmark.report.html.blocks import Column, Value, columns_of, facts_block, notes_block, table
 from metalmark.report.html.page import Link, environment, page
 from metalmark.report.text.run_page import Fact, machine_facts
 from metalmark.report.text.units import figures, seconds, size
@@ -24,28 +24,22 @@ from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
 from metalmark.store.personal import look
 
-NUMBER = ColumnKind.NUMBER
 MARK = ".metalmark-site"
-"""Lists what we wrote, so that the next time pages of what is gone go too, and nobody else's file does."""
+"""Lists the files of the site, so that the next one removes pages that are gone, and no file of anybody else."""
 OURS = re.compile(r"(?:index|workload/[a-z0-9-]+|machine/[a-z0-9-]+)\.html")
-RANKED = (
-    Column(name="rank", kind=NUMBER), Column(name="samples/s", kind=NUMBER),
-    Column(name="95%", kind=NUMBER), Column(name="machine"), Column(name="framework"), Column(name="device"),
-    Column(name="settings"), Column(name="memory", kind=NUMBER), Column(name="J a sample", kind=NUMBER),
-    Column(name="processes", kind=NUMBER), Column(name="versions"), Column(name="flags"),
+RANKED = columns_of(
+    "rank", "samples/s", "95%", "machine", "framework", "device", "settings", "memory", "J per sample", "processes",
+    "versions", "flags", numbers={"rank", "samples/s", "95%", "memory", "J per sample", "processes"},
 )  # fmt: skip
-FAILED = (
-    Column(name="machine"), Column(name="framework"), Column(name="device"), Column(name="what happened"),
-)  # fmt: skip
-HERE = (
-    Column(name="workload"), Column(name="what"), Column(name="framework"), Column(name="device"),
-    Column(name="samples/s", kind=NUMBER), Column(name="95%", kind=NUMBER),
-    Column(name="step", kind=NUMBER), Column(name="rank", kind=NUMBER), Column(name="flags"),
+FAILED = columns_of("machine", "framework", "device", "what happened")
+HERE = columns_of(
+    "workload", "what", "framework", "device", "samples/s", "95%", "step", "rank", "flags",
+    numbers={"samples/s", "95%", "step", "rank"},
 )  # fmt: skip
 NOTES = (
-    "A machine that is faster than another beyond both 95% intervals stands before it; those that can't be told apart "
-    "share a rank.",
-    "Flags say what could have spoiled a figure: look at them before you believe a place.",
+    "A machine ranks before another if it is faster beyond both 95% intervals; those that can't be told apart share a "
+    "rank.",
+    "Flags say what could have spoiled a figure: look at them before you believe a rank.",
     "Fewer than three processes: the interval is over blocks, and leaves out how processes differ (*).",
 )
 
@@ -59,7 +53,7 @@ class Site(Struct, frozen=True, kw_only=True):
 
 
 def find_bundles(folder: Path) -> list[Path]:
-    """Every file in it that could be one, in the order of their names."""
+    """Return every file of the folder that could be a bundle, by name."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.", hint="Name the folder that the bundles lie in.")
     found = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
@@ -69,7 +63,7 @@ def find_bundles(folder: Path) -> list[Path]:
 
 
 def write_site(bundles: Sequence[Path], out: Path) -> Site:
-    """A file that is no bundle is left out and named; the site is of the others."""
+    """Write the site of all bundles that can be read; the others are named in what it returns."""
     environment()  # without the extra `web` this says so, before anything is read
     gathered, refused = _gather(bundles)
     if not gathered:
@@ -82,7 +76,7 @@ def write_site(bundles: Sequence[Path], out: Path) -> Site:
 
 
 def _gather(bundles: Sequence[Path]) -> tuple[list[list[BenchRun]], dict[str, str]]:
-    """What each bundle adds to those before it, and why some add nothing."""
+    """Return the runs that each bundle adds to those before it, and why some add none."""
     gathered: list[list[BenchRun]] = []
     held: dict[str, BenchRun] = {}
     refused: dict[str, str] = {}
@@ -133,7 +127,7 @@ def _written_before(out: Path) -> set[str]:
 
 
 def site_pages(board: Board, *, records: int, refused: int) -> dict[str, str]:
-    """File → its text."""
+    """Return the text of each page, by file."""
     pages = {"index.html": _index(board, records, refused)}
     for workload, questions in board.questions.items():
         pages[f"workload/{slug(workload)}.html"] = _workload(workload, questions)
@@ -149,18 +143,18 @@ def _index(board: Board, records: int, refused: int) -> str:
         machines = {entry.machine for entry in entries}
         link = Value(text=workload, href=f"./workload/{slug(workload)}.html")
         rows.append([link, str(len(questions)), str(len(entries)), str(len(machines))])
-    columns = (Column(name="workload"), Column(name="questions", kind=NUMBER),
-               Column(name="results", kind=NUMBER), Column(name="machines", kind=NUMBER))  # fmt: skip
+    counts = {"questions", "results", "machines"}
+    columns = columns_of("workload", "questions", "results", "machines", numbers=counts)
     body = table(columns, rows, caption="Leaderboards", notes=[
         "A question is a workload with its parameters, mode, dtype and data: only answers to the same one are ranked."
     ])  # fmt: skip
     machines_rows: list[list[str | Value]] = [
         [Value(text=name, href=f"./machine/{slug(name)}.html"), str(_results(board, name))] for name in board.machines
     ]
-    body += table((Column(name="machine"), Column(name="results", kind=NUMBER)), machines_rows, caption="Machines")
+    body += table(columns_of("machine", "results", numbers=counts), machines_rows, caption="Machines")
     if refused:
         body += notes_block([f"{refused} files of the folder were refused and are not shown."])
-    subtitle = f"{records:,} records, kinds of machines: {len(board.machines)}"
+    subtitle = f"{records:,} runs, kinds of machines: {len(board.machines)}"
     return page("Leaderboards", body, nav=_nav(""), subtitle=subtitle)
 
 
@@ -188,7 +182,7 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
     evidence = _evidence(questions)
     if evidence:
         body += Markup("<h2>{}</h2>").format("What to know") + notes_block(evidence)
-    return page(workload, body, nav=_nav("../"), subtitle="like with like: a table for each question")
+    return page(workload, body, nav=_nav("../"), subtitle="a table for each question: only like is compared with like")
 
 
 def _machine(name: str, board: Board) -> str:
@@ -214,10 +208,10 @@ def _machine(name: str, board: Board) -> str:
             ]
     body = facts_block(facts)
     if rows:
-        body += table(HERE, rows, caption="What was measured on it", marks=marks)
+        body += table(HERE, rows, caption="Measured on this machine", marks=marks)
     if failed:
-        columns = (Column(name="workload"), *FAILED[1:])
-        body += table(columns, failed, caption="What could not run on it", marks=["failed"] * len(failed))
+        columns = (*columns_of("workload"), *FAILED[1:])
+        body += table(columns, failed, caption="What could not run on this machine", marks=["failed"] * len(failed))
     return page(name, body, nav=_nav("../"))
 
 
@@ -241,7 +235,7 @@ def _ranked(entry: BoardEntry) -> list[str | Value]:
 
 
 def _told(rows: list[list[str | Value]]) -> tuple[list[Column], list[list[str | Value]]]:
-    """Without the columns that nobody has anything in."""
+    """Leave out columns that are empty in every row."""
     texts = [[cell.text if isinstance(cell, Value) else cell for cell in row] for row in rows]
     kept = [place for place in range(len(RANKED)) if any(row[place] for row in texts)]
     return [RANKED[place] for place in kept], [[row[place] for place in kept] for row in rows]
@@ -267,7 +261,7 @@ def _interval(entry: BoardEntry) -> str:
 
 
 def _packages(entry: BoardEntry) -> list[str]:
-    """Those of the framework: the rest of what was around is on no leaderboard."""
+    """Packages of the framework: other versions are on no leaderboard."""
     framework = entry.cell.how["framework"]
     return [key for key in entry.cell.around if key.startswith(framework)]
 

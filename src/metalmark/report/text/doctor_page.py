@@ -60,7 +60,7 @@ def page(scene: Scene, findings: Sequence[Finding], *, width: int = WIDEST, pain
 
 
 def story(check: Check, *, width: int = WIDEST) -> str:
-    """A check's whole story, with its sources."""
+    """Return the whole story of a check, with its sources."""
     lines = [f"{check.name}: {check.title}", "", *_wrap(check.story, max(40, min(width, WIDEST)))]
     if check.sources:
         lines += ["", "Sources:", *(f"  {source}" for source in check.sources)]
@@ -68,7 +68,7 @@ def story(check: Check, *, width: int = WIDEST) -> str:
 
 
 def document(scene: Scene, findings: Sequence[Finding]) -> dict[str, Any]:
-    """No host, user, path or serial number is in it."""
+    """Return the findings for programs, without any host, user, path or serial number."""
     return {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -109,7 +109,7 @@ def _machine(scene: Scene) -> Iterator[str]:
 
 
 def _matrix(scene: Scene, width: int, paint: Paint) -> list[str]:
-    """Framework × device, then why each device that is missing is missing, equal reasons told once."""
+    """A table of frameworks and devices, then why devices are missing, each reason once."""
     words = list(dict.fromkeys(report.word for probe in _probes(scene).values() for report in probe.devices)) or ["cpu"]
     rows: list[tuple[str, ...]] = [("framework", "version", *words)]
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -183,7 +183,7 @@ def error_page(matches: Sequence[Match]) -> str:
 
 
 def unknown_page(text: str, known: int) -> str:
-    """When nothing was recognised: what the error seems to be, and what to do next."""
+    """Return what the error seems to be and what to do next, where nothing was recognised."""
     line = last_error(text)
     lines = _words(f"This is none of the {known} errors that Metalmark knows.")
     if line:
@@ -201,7 +201,7 @@ def unknown_page(text: str, known: int) -> str:
 
 
 def last_error(text: str) -> str:
-    """The last line that names an exception, or the last line there is."""
+    """Return the last line that names an exception, else the last line."""
     clean = legible(text)
     named = _EXCEPTION.findall(clean)
     others = [line for line in clean.splitlines() if line.strip()]

@@ -97,5 +97,5 @@ def list_line(row: Row, names: Names = NO_NAMES) -> tuple[str, ...]:
 
 
 def _folder(row: Row) -> str | None:
-    """Of any bytes; those that are not text are shown by their codes."""
+    """The folder of a training, which may be any bytes: those that are not text are shown by their codes."""
     return None if row.folder is None else row.folder.decode(errors="backslashreplace")

@@ -12,11 +12,11 @@ from metalmark.model.run import Absent, DeviceMemory, Failed, Machine, Peak, Sof
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.text.tables import spaced
-from metalmark.report.text.units import figures, joules, moment, reading, seconds, share, size
+from metalmark.report.text.units import count, figures, joules, moment, reading, seconds, share, size
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
 from metalmark.results.derived import Cost, Derived, derive
 from metalmark.scrub import printable
-from metalmark.stats.summary import median, median_interval, samples_per_second
+from metalmark.stats.summary import median, median_interval, samples_per_second, spread
 
 MOST_RUNS = 12
 """More runs than this are a sweep to look at in the table, not one by one."""
@@ -176,11 +176,12 @@ def _completed_facts(run: Completed) -> list[Fact]:
         rate = figures(samples_per_second(run.samples_per_step, median(steps)))
         facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s"))
     warm = "until steady" if measured.steady else "never steady"
-    done = f"{sum(block.steps for block in measured.blocks):,} steps in {len(steps)} blocks"
+    done = f"{sum(block.steps for block in measured.blocks):,} steps in {count(len(steps), 'block')}"
+    done += f", range {share(spread(steps))}" if steps else ""
     return [
         *facts,
         Fact("first step", seconds(measured.first_step_s)),
-        Fact("measured", f"{done}; warm-up {len(measured.warmup)} blocks, {warm}"),
+        Fact("measured", f"{done}; warm-up {count(len(measured.warmup), 'block')}, {warm}"),
         Fact("proof", f"{run.proof.statement}; {run.proof.moved} arrays changed"),
         Fact("network", f"{run.parameters:,} parameters, {run.trainable_parameters:,} trained"),
         Fact("batches", f"{run.samples_per_step:,} samples per step of {run.data}"),

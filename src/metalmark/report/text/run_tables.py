@@ -76,9 +76,9 @@ def watched_table(run: WatchedRun) -> Table:
         for one in run.passes
     ]  # fmt: skip
     logged = [
-        f"{curve.name}: {len(curve.values):,} values logged, the last {curve.values[-1]}."
+        f"{curve.name}: {count(len(curve.values), 'value')} logged, the last finite one {values[-1]:g}."
         for curve in run.curves
-        if curve.values
+        if (values := [value for value in curve.values if value is not None])
     ]
     ended = f"{run.ended.value.capitalize()} after {duration(run.elapsed_s)}; its times are the host's."
     return Table(

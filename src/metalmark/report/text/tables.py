@@ -1,4 +1,4 @@
-"""Tables as data: what a terminal, a page and Markdown show. Of a sweep, of ceilings, and beside published figures."""
+"""Tables as data, for a terminal, a page and Markdown: of a sweep, of ceilings, and of published figures."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     caption: str
     notes: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    """What is drawn with characters below the notes, in a terminal."""
 
 
 FIGURES = ("step", "±95%", "samples/s", "input wait", "first step", "memory", "proof", "flags")

@@ -25,6 +25,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
     console.print(render(table))
     for note in table.notes:
         console.print(Text(f"• {printable(note)}"), soft_wrap=True)
+    for line in table.lines:
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def wide_console() -> Console:
