@@ -8,7 +8,7 @@ import pytest
 
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.files import allow_files
-from metalmark.kit.loading.choice import enough_files
+from metalmark.kit.loading import enough_files
 
 MOST = 10240
 

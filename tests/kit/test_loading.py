@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.kit.loading import choice
+from metalmark.kit import loading as choice
 from tests.kit.conftest import Script
 
 

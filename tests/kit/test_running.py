@@ -16,7 +16,7 @@ import pytest
 import metalmark as mm
 from metalmark.errors import FormatError, NotInstalledError, UsageError
 from metalmark.kit import running, sending
-from metalmark.kit.base import Later
+from metalmark.kit.frameworks import Later
 from metalmark.kit.ledger import Ledger
 from metalmark.kit.pace import MOST, LoopPace
 from metalmark.kit.sending import split_trackers

@@ -1,4 +1,4 @@
-"""The open-file limit: raised to what a loader's workers need, or said clearly where it can't be."""
+"""The open-file limit: raised to what a loader's workers need, or a clear error where it can't be."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import resource
 
 from metalmark.errors import UnsupportedError
 
+FILES_PER_BATCH = 8
+"""Descriptors that a batch in flight has open: PyTorch shares its tensors by descriptor on Linux."""
+
 
 def allow_files(needed: int) -> None:
-    """macOS gives a process 256 files, and "Too many open files" deep inside a loader explains nothing."""
+    """Raise the limit to `needed`, or raise an error that explains it.
+
+    macOS gives a process 256 files, and "Too many open files" deep inside a loader explains nothing.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return

@@ -11,12 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.files import allow_files
+from metalmark.feeds.files import FILES_PER_BATCH, allow_files
 from metalmark.feeds.source import Arrays, Source
 from metalmark.model.plan import Loader
-
-FILES_PER_BATCH = 8
-"""Descriptors that a batch in flight holds: its tensors are shared by descriptor on Linux."""
 
 
 class Indexed(Dataset):

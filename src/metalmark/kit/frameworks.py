@@ -1,15 +1,20 @@
-"""Which framework: the one an object belongs to, or those that the user's script has imported; no other."""
+"""Frameworks as the kit sees them: the tools each `on_*.py` has, the same functions in the same order.
+
+Only the framework that an object belongs to is used, or those that the user's script has imported; no other.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Protocol, cast
+
+import numpy as np
 
 from metalmark.errors import NotInstalledError, UsageError
-from metalmark.kit.base import Tools
 
 NAMES = ("torch", "tensorflow", "jax", "mlx")
 """In the order in which they are asked when a script has imported several."""
@@ -17,8 +22,73 @@ _MODULES = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "mlx": "
 _OWNERS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "mlx": "mlx"}
 
 
+class ChosenDevice(str):
+    """The name a framework knows the device by, so it can be used wherever that name can; `why` says how it was
+    chosen."""
+
+    framework: str
+    why: str
+
+    def __new__(cls, word: str, *, framework: str, why: str) -> ChosenDevice:
+        made = super().__new__(cls, word)
+        made.framework, made.why = framework, why
+        return made
+
+    @property
+    def type(self) -> str:
+        return self.partition(":")[0].lower()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _device, (str(self), self.framework, self.why)
+
+
+def _device(word: str, framework: str, why: str) -> ChosenDevice:
+    return ChosenDevice(word, framework=framework, why=why)
+
+
+class Later(ABC):
+    """A number that the device may still be computing."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Return whether `value` need not wait; always False where that can't be asked without waiting."""
+
+    @abstractmethod
+    def value(self) -> float: ...
+
+
+class Tools(Protocol):
+    def owns(self, value: Any) -> bool:
+        """Return whether this is one of the framework's arrays, or has some and can be moved whole, as a module can."""
+        ...
+
+    def best_device(self) -> ChosenDevice: ...
+
+    def move(self, value: Any, device: Any) -> Any: ...
+
+    def from_numpy(self, array: np.ndarray, device: Any) -> Any: ...
+
+    def to_numpy(self, value: Any) -> np.ndarray: ...
+
+    def synchronize(self, values: Sequence[Any]) -> None:
+        """Return when the devices in use are idle and `values`, which are this framework's, are computed."""
+
+    def keep(self, value: Any) -> Later | float:
+        """Keep a scalar as it is now, whatever happens to it afterwards, without waiting for the device."""
+        ...
+
+    def reader(self, kind: type) -> Callable[[Any], object] | None:
+        """Return what is quicker than `keep` for arrays of exactly this type, if anything is: it waits for no device
+        either, and where it returns no float, `keep` is asked."""
+
+
+def refuse_unless_scalar(size: int) -> None:
+    if size != 1:
+        raise UsageError(f"log() takes numbers; this array has {size} elements.", hint="Log its mean, say.")
+
+
 def owner(value: Any) -> Tools | None:
-    """The framework whose array this is, a subclass's too; None for plain Python and NumPy."""
+    """Return the tools of the framework whose array this is, a subclass's too; None for plain Python and NumPy."""
     name = framework_of(value)
     if name is None:
         return None
@@ -32,7 +102,7 @@ def framework_of(value: Any) -> str | None:
 
 
 def unwrapped(value: Any) -> Any:
-    """Keras wraps a framework's variable in its own."""
+    """Return the framework's variable, which Keras wraps in its own."""
     return value.value if _root(type(value)) == "keras" and hasattr(value, "value") else value
 
 
@@ -41,7 +111,7 @@ def imported() -> list[str]:
 
 
 def tools_for(framework: str | None, what: str) -> Tools:
-    """The framework asked for, else the first that the script has imported."""
+    """Return the tools of the framework asked for, else of the first that the script has imported."""
     if framework is None:
         found = imported()
         if not found:
@@ -64,13 +134,13 @@ def tools_for(framework: str | None, what: str) -> Tools:
 
 
 def device_framework(device: Any) -> str | None:
-    """Whose device this is; None for a plain word."""
+    """Return which framework this device belongs to; None for a plain string."""
     known: str | None = getattr(device, "framework", None)
     return known if isinstance(known, str) else framework_of(device)
 
 
 def versions() -> dict[str, str]:
-    """Of what the script has imported."""
+    """Return the versions of what the script has imported."""
     found = {}
     for name in imported():
         version = getattr(sys.modules[_MODULES[name]], "__version__", None)

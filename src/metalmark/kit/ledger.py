@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from metalmark.errors import UsageError
-from metalmark.kit.base import Later, refuse_unless_scalar
-from metalmark.kit.frameworks import owner, unwrapped
+from metalmark.kit.frameworks import Later, owner, refuse_unless_scalar, unwrapped
 from metalmark.model.watch import Curve
 
 EVERY_S = 1.0

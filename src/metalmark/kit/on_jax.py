@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metalmark.errors import UsageError
-from metalmark.kit.base import Device, Later, refuse_unless_scalar
+from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
 
 PLAIN = (np.float64, np.float32, np.float16)
 
@@ -20,10 +20,10 @@ def owns(value: Any) -> bool:
     return isinstance(value, jax.Array)
 
 
-def best_device() -> Device:
+def best_device() -> ChosenDevice:
     found = jax.devices()
     why = f"JAX's default here is {found[0].device_kind} ({found[0].platform}), one of {len(found)}."
-    return Device(found[0].platform, framework="jax", why=why)
+    return ChosenDevice(found[0].platform, framework="jax", why=why)
 
 
 def move(value: Any, device: Any) -> Any:
@@ -54,14 +54,14 @@ def synchronize(values: Sequence[Any]) -> None:
 def keep(value: Any) -> Later | float:
     _refuse_traced(value)
     refuse_unless_scalar(value.size)
-    return _Scalar(value)
+    return _JaxScalar(value)
 
 
 def reader(kind: type) -> None:  # noqa: ARG001
     return None
 
 
-class _Scalar(Later):
+class _JaxScalar(Later):
     def __init__(self, value: Any) -> None:
         self._value = value
 

@@ -8,16 +8,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from metalmark.kit.base import Device, Later, refuse_unless_scalar
+from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
 
 
 def owns(value: Any) -> bool:
     return isinstance(value, mx.array)
 
 
-def best_device() -> Device:
+def best_device() -> ChosenDevice:
     word = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
-    return Device(word, framework="mlx", why=f"MLX's default device here is the {word}.")
+    return ChosenDevice(word, framework="mlx", why=f"MLX's default device here is the {word}.")
 
 
 def move(value: Any, device: Any) -> Any:  # noqa: ARG001
@@ -39,14 +39,14 @@ def synchronize(values: Sequence[Any]) -> None:
 
 def keep(value: Any) -> Later | float:
     refuse_unless_scalar(value.size)
-    return _Scalar(value)
+    return _MlxScalar(value)
 
 
 def reader(kind: type) -> None:  # noqa: ARG001
     return None
 
 
-class _Scalar(Later):
+class _MlxScalar(Later):
     """Begun, not waited for: an array that is never computed would hold on to all that it is computed from."""
 
     def __init__(self, value: Any) -> None:

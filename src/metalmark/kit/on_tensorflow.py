@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from metalmark.errors import UsageError
-from metalmark.kit.base import Device, Later, refuse_unless_scalar
+from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
 
 PLAIN = (tf.float64, tf.float32, tf.float16)
 
@@ -19,12 +19,12 @@ def owns(value: Any) -> bool:
     return isinstance(value, tf.Tensor | tf.Variable)
 
 
-def best_device() -> Device:
+def best_device() -> ChosenDevice:
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
-        return Device("GPU:0", framework="tensorflow", why=f"TensorFlow sees {len(gpus)} GPU.")
+        return ChosenDevice("GPU:0", framework="tensorflow", why=f"TensorFlow sees {len(gpus)} GPU.")
     why = "TensorFlow sees no GPU here; `metalmark doctor` says why."
-    return Device("CPU:0", framework="tensorflow", why=why)
+    return ChosenDevice("CPU:0", framework="tensorflow", why=why)
 
 
 def move(value: Any, device: Any) -> Any:
@@ -60,14 +60,14 @@ def keep(value: Any) -> Later | float:
     refuse_unless_scalar(int(np.prod(value.shape)))
     if "CPU" in value.device:
         return float(np.asarray(value.numpy()).reshape(()))
-    return _Held(tf.identity(value))
+    return _TensorflowScalar(tf.identity(value))
 
 
 def reader(kind: type) -> None:  # noqa: ARG001
     return None
 
 
-class _Held(Later):
+class _TensorflowScalar(Later):
     """Fetching it waits for the device, so that is left until the loop is over. Tensors never change."""
 
     def __init__(self, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -10,10 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from metalmark.backends.torch_devices import KNOWN, accelerator
 from metalmark.errors import UsageError
-from metalmark.kit.base import Device, Later, refuse_unless_scalar
+from metalmark.feeds.files import FILES_PER_BATCH
+from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
+from metalmark.kit.loading import enough_files, start_method, why_not_travelling, why_unguarded, workers
+from metalmark.machine.cgroup import limits
+from metalmark.machine.cpu import usable_cores
 
 ORDER = ("mps", "cuda")
 NARROWER = {torch.float64: torch.float32, torch.complex128: torch.complex64}
@@ -21,23 +27,28 @@ PLAIN = (torch.float64, torch.float32, torch.float16)
 """Floating types that NumPy has too."""
 FOLD = 1024
 SLOTS = 1024
+BY_NAME = "file_system"
+PREFETCH = 2
+"""DataLoader's own."""
 
 
 def owns(value: Any) -> bool:
     return isinstance(value, torch.Tensor | torch.nn.Module | PackedSequence)
 
 
-def best_device() -> Device:
+def best_device() -> ChosenDevice:
     reasons: list[str] = []
     for word in ORDER:
         report = KNOWN[word].report()
         if report.present:
-            return Device(word, framework="torch", why=" ".join([f"{word} is present: {report.name}.", *reasons]))
+            return _chosen(word, f"{word} is present: {report.name}.", *reasons)
         reasons.append(f"No {word}: {report.reason}")
     other = accelerator()
-    if other is not None:
-        return Device(other, framework="torch", why=" ".join([f"{other} is PyTorch's accelerator here.", *reasons]))
-    return Device("cpu", framework="torch", why=" ".join(reasons))
+    return _chosen("cpu", *reasons) if other is None else _chosen(other, f"{other} is PyTorch's accelerator.", *reasons)
+
+
+def _chosen(word: str, *reasons: str) -> ChosenDevice:
+    return ChosenDevice(word, framework="torch", why=" ".join(reasons))
 
 
 def move(value: Any, device: Any) -> Any:
@@ -96,7 +107,7 @@ def keep(value: Any) -> Later | float:
     _refuse_unless_real(value)
     scalar = value.detach()
     slot = _Slots.take(scalar.dtype) if scalar.is_cuda else None
-    return _Held(scalar) if slot is None else _Copied(scalar, slot)
+    return _UnreadScalar(scalar) if slot is None else _CopiedScalar(scalar, slot)
 
 
 def _refuse_unless_real(value: torch.Tensor) -> None:
@@ -125,7 +136,7 @@ class _Slots:
         return free.pop() if free else None
 
 
-class _Copied(Later):
+class _CopiedScalar(Later):
     """On its way to the host; the event tells when it is there."""
 
     def __init__(self, scalar: torch.Tensor, slot: torch.Tensor) -> None:
@@ -144,13 +155,13 @@ class _Copied(Later):
         return number
 
 
-class _Held(Later):
+class _UnreadScalar(Later):
     """Stays on its device until the loop is over: Metal can't be asked for a number without waiting for all its work.
 
     Many are folded into one vector, so that a long run does not hold a small tensor for each step.
     """
 
-    loose: ClassVar[dict[torch.device, list[_Held]]] = {}
+    loose: ClassVar[dict[torch.device, list[_UnreadScalar]]] = {}
 
     def __init__(self, scalar: torch.Tensor) -> None:
         # A copy: the user may go on adding to this very tensor.
@@ -173,7 +184,7 @@ class _Held(Later):
         return self._vector.numbers[self._index]
 
     @staticmethod
-    def _fold(loose: list[_Held]) -> None:
+    def _fold(loose: list[_UnreadScalar]) -> None:
         vector = _Vector(torch.stack([each._tensor for each in loose]))
         for index, each in enumerate(loose):
             each._tensor, each._vector, each._index = None, vector, index
@@ -227,3 +238,59 @@ def _warn_once(device_type: str) -> None:
         "the conversion.",
         stacklevel=2,
     )
+
+
+class _WorkerStart:
+    """What a worker does first: it shares as its parent does (a fresh process does not know), then calls the user's
+    own function."""
+
+    def __init__(self, strategy: str, then: Callable[[int], None] | None) -> None:
+        self._strategy, self._then = strategy, then
+
+    def __call__(self, number: int) -> None:
+        torch.multiprocessing.set_sharing_strategy(self._strategy)
+        if self._then is not None:
+            self._then(number)
+
+
+def make_loader(dataset: Any, given: dict[str, Any]) -> DataLoader:
+    options, why = dict(given), {}
+    chosen = options.get("multiprocessing_context")
+    unguarded = why_unguarded(sys.modules["__main__"])
+    method, reason = (None, "") if chosen is not None else start_method(unguarded=unguarded, imported=sys.modules)
+    if options.get("num_workers") is None:
+        options["num_workers"], why["workers"] = workers(
+            cores=usable_cores(limits()),
+            method=method or str(chosen),
+            iterable=isinstance(dataset, IterableDataset),
+            resident=isinstance(dataset, TensorDataset),
+            travels=lambda: (
+                unguarded or why_not_travelling((dataset, options.get("collate_fn"), options.get("worker_init_fn")))
+            ),
+        )
+    if options.get("pin_memory") is None:
+        options["pin_memory"] = torch.cuda.is_available()
+        why["pin"] = "CUDA copies from pinned memory" if options["pin_memory"] else "only CUDA gains by it"
+    count = options["num_workers"]
+    if count:
+        if method is not None:
+            options["multiprocessing_context"], why["start method"] = method, f"{method}: {reason}"
+        options.setdefault("persistent_workers", True)
+        prefetch = options.get("prefetch_factor") or PREFETCH
+        why["sharing"] = _share(64 + count * (32 + prefetch * FILES_PER_BATCH))
+        options["worker_init_fn"] = _WorkerStart(
+            torch.multiprocessing.get_sharing_strategy(), options.get("worker_init_fn")
+        )
+    made = DataLoader(dataset, **options)
+    made.why = why
+    return made
+
+
+def _share(needed: int) -> str:
+    """Share by open file where there are enough: a killed process leaves nothing behind. Else share by name."""
+    trouble = enough_files(needed)
+    if trouble and BY_NAME in torch.multiprocessing.get_all_sharing_strategies():
+        # Before the first tensor is sent: each one in flight, and each one kept, would hold a file open.
+        torch.multiprocessing.set_sharing_strategy(BY_NAME)
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    return f"{strategy}: {trouble or 'there are files enough'}"

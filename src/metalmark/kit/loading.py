@@ -1,4 +1,7 @@
-"""What a loader should be given here, and why: decided without any framework."""
+"""mm.loader(): a DataLoader with what this machine needs: workers, how they start and share, open files, pinned memory.
+
+What it is given here, and why, is decided without any framework.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
-from metalmark.errors import UnsupportedError
+from metalmark.errors import NotInstalledError, UnsupportedError
 from metalmark.feeds.files import allow_files
 
 PLENTY = (65536, 10240)
@@ -20,8 +23,26 @@ GUARD = re.compile(r"""__name__\s*==\s*["']__main__["']|["']__main__["']\s*==\s*
 THREADED = ("tensorflow", "jax")
 
 
+def loader(dataset: Any, **options: Any) -> Any:
+    """Make PyTorch's DataLoader, called as PyTorch's is.
+
+    What you give is taken as it is; what you leave out of num_workers, multiprocessing_context, persistent_workers
+    and pin_memory is chosen for this machine, and the loader's `.why` says why. The open-file limit is raised; where
+    the system forbids that, tensors are shared by name instead of by open file.
+    """
+    try:
+        from metalmark.kit.on_torch import make_loader
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise NotInstalledError(
+            "mm.loader() is PyTorch's DataLoader, and PyTorch is not installed.", hint="pip install 'metalmark[torch]'"
+        ) from error
+    return make_loader(dataset, options)
+
+
 def start_method(*, platform: str = sys.platform, unguarded: str, imported: Container[str]) -> tuple[str, str]:
-    """`unguarded`: why the script can't be imported by a fresh process, or nothing."""
+    """Choose how workers start, and why. `unguarded`: why a fresh process can't import the script, or nothing."""
     if platform != "linux":
         return "spawn", "a forked process may not use macOS's frameworks"
     threaded = [name for name in THREADED if name in imported]
@@ -33,7 +54,7 @@ def start_method(*, platform: str = sys.platform, unguarded: str, imported: Cont
 def workers(
     *, cores: int | None, method: str, iterable: bool, resident: bool, travels: Callable[[], str]
 ) -> tuple[int, str]:
-    """How many, and why. `travels`: why the data set can't be sent to a fresh process, or nothing."""
+    """Choose how many, and why. `travels`: why the data set can't be sent to a fresh process, or nothing."""
     if iterable:
         return 0, "each worker of an IterableDataset would give all its samples again"
     if resident:
@@ -51,7 +72,8 @@ def workers(
 
 
 def why_unguarded(main: Any) -> str:
-    """A fresh worker imports the script again: one that trains when it is imported would start workers without end."""
+    """Return why the script can't be imported by a fresh worker, or nothing: without its guard it would train there
+    again, and start workers without end."""
     path = getattr(main, "__file__", None)
     if path is None:
         return ""
@@ -63,7 +85,7 @@ def why_unguarded(main: Any) -> str:
 
 
 def why_not_travelling(things: tuple[Any, ...]) -> str:
-    """Pickles as a fresh worker would need it, to nowhere."""
+    """Return why these can't be sent to a fresh worker, or nothing; pickles them as that would need it."""
     try:
         pickle.Pickler(_Nowhere()).dump(things)
     except Exception as error:  # noqa: BLE001  a user's __reduce__ may raise anything
@@ -75,7 +97,7 @@ def why_not_travelling(things: tuple[Any, ...]) -> str:
 
 
 def enough_files(needed: int) -> str:
-    """Raises the limit as far as the system lets us; the reason where that is less than a loader needs."""
+    """Raise the limit as far as the system allows; return the reason where that is less than a loader needs."""
     trouble = ""
     for wanted in (*PLENTY, needed):
         try:
