@@ -247,7 +247,7 @@ def test_long_lines_have_few_places_to_hover() -> None:
     line = Line(name="power", points=tuple((number / 10, float(number % 7)) for number in range(5000)))
     shown = titles(lines_svg([line], Axis("seconds"), Axis("watts")))
     assert len(shown) == MOST_STRIPS + 1
-    assert shown[0] == "10.4 seconds: power 6.00 (watts)"
+    assert shown[0] == "15.6 s: power 2.00 (watts)"
     still = Line(name="one", points=((1.0, 2.0),))
     assert titles(lines_svg([still], Axis("step"), Axis("loss"), points=True)) == ["one", "step 1: one 2.00"]
 

@@ -121,8 +121,7 @@ def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
     ]
     found = {key: [keys[key] for keys in every if key in keys] for keys in every for key in keys}
     # Made-up samples and many splits depend on the seed: only those of one seed must be the same.
-    digests = samples_by_seed(trained).values()
-    found |= {"samples trained on": sorted(one) for one in digests if len(one) > 1}
+    found["samples trained on"] = next((sorted(one) for one in samples_by_seed(trained).values() if len(one) > 1), [])
     return {key: tuple(values) for key, values in found.items() if len(set(values)) > 1}
 
 

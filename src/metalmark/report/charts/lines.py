@@ -19,7 +19,7 @@ LOG_FROM = 8.0
 MOST_LINES = len(SERIES)
 MOST_POINTS = 480
 """Points of one line: more than a figure of 392 pixels can show."""
-MOST_STRIPS = 24
+MOST_STRIPS = 16
 """Parts of a figure that show the values at that place on hovering."""
 
 Point = tuple[float, float]
@@ -236,6 +236,8 @@ def _at(lines: Sequence[Line], middle: float, across: Axis, up: Axis) -> str:
 
 
 def _place(value: float, axis: Axis) -> str:
+    if axis.title.startswith("seconds"):
+        return f"{figures(value)} s"
     return f"{axis.title} {value:g}" if axis.whole or axis.title == "step" else f"{figures(value)} {axis.title}"
 
 
