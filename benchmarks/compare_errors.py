@@ -10,7 +10,8 @@ half of them take 5% less time, half 5% more. `--seconds 10` a process decides; 
 information.
 
 Trainings are simulated too: three and five seeds per side whose best accuracy scatters by 0.4 points and whose speed by
-2%; 400 comparisons of a training with itself, 400 of trainings whose accuracy differs by 1.5 points.
+2%; 400 comparisons of a training with itself, 400 of trainings whose accuracy differs by 1.5 points. Then the same
+where each seed has samples of its own, which move the accuracies of both sides by 3 points.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
 from metalmark.model.run import Software, Telemetry
 from metalmark.model.sweep import new_id, now_utc
-from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
+from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.results.comparison import compare, compare_runs
 from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side
@@ -40,7 +41,7 @@ BLOCK_MS = 250.0
 NOISE, PROCESS_NOISE, OUTLIERS, DRIFT, SWEEP_DRIFT = 0.03, 0.02, 0.02, 0.02, 0.01
 DIFFERENCE = 0.05
 MOST_FALSE, LEAST_FOUND, COVERAGE = 0.05, 0.90, (0.93, 0.97)
-ACCURACY, SEED_NOISE, ACCURACY_DIFFERENCE = 0.86, 0.004, 0.015
+ACCURACY, SEED_NOISE, SAMPLES_NOISE, ACCURACY_DIFFERENCE = 0.80, 0.004, 0.03, 0.015
 EPOCHS = 3
 
 
@@ -110,8 +111,8 @@ def rates(name: str, seconds: float) -> tuple[float, float, float]:
     return false / COMPARISONS, coverage, found / COMPARISONS
 
 
-def training(side: int, seed: int, accuracy: float, noise: random.Random) -> TrainingRun:
-    """One training whose last epoch is its best, `seed` of its side."""
+def training(side: int, seed: int, accuracy: float, noise: random.Random, digest: str) -> TrainingRun:
+    """One training whose last epoch is its best, `seed` of its side, on the samples of that digest."""
     top, compute_s = accuracy + noise.gauss(0, SEED_NOISE), 10 * (1 + noise.gauss(0, PROCESS_NOISE))
     epochs = tuple(
         Epoch(
@@ -128,22 +129,30 @@ def training(side: int, seed: int, accuracy: float, noise: random.Random) -> Tra
     session = TrainingSession(
         started_at=now_utc(), first_epoch=1, machine=MACHINE, software=software, telemetry=telemetry
     )
+    setting = TrainingSetup(
+        placed_on="cpu", device_name="", parameters=1, trainable_parameters=1, data="made", data_digest=digest,
+        train_samples=1000, validation_samples=1000, classes=10, workers=0,
+    )  # fmt: skip
     return TrainingRun(
-        id=new_id(), started_at=now_utc(), plan=plan, goal=Goal(epochs=EPOCHS), ending=Ending.EPOCHS, epochs=epochs,
-        sessions=(session,),
+        id=new_id(), started_at=now_utc(), plan=plan, goal=Goal(epochs=EPOCHS), ending=Ending.EPOCHS, setting=setting,
+        epochs=epochs, sessions=(session,),
     )  # fmt: skip
 
 
-def training_rates(seeds: int) -> tuple[float, float, float]:
+def training_rates(name: str, seeds: int, *, own_samples: bool = False) -> tuple[float, float, float]:
     """False verdicts on equal accuracies, coverage of the interval, and how many real differences were found."""
     noise = random.Random(seeds)
     false = covered = found = 0
     for truth in (0.0, ACCURACY_DIFFERENCE):
         for _ in range(COMPARISONS):
+            moved = [noise.gauss(0, SAMPLES_NOISE) if own_samples else 0.0 for _ in range(seeds)]
             sides = [
-                Side.of_runs(str(side), [training(side, seed, ACCURACY + side * truth, noise) for seed in range(seeds)])
+                Side.of_runs(str(side), [
+                    training(side, seed, ACCURACY + moved[seed] + side * truth, noise, f"{seed if own_samples else 0}")
+                    for seed in range(seeds)
+                ])
                 for side in (0, 1)
-            ]
+            ]  # fmt: skip
             (comparison,), _ = compare_runs(sides)
             trained = comparison.rows[0].trained
             if trained is None or not isinstance(trained.accuracy, Gap):
@@ -152,10 +161,10 @@ def training_rates(seeds: int) -> tuple[float, float, float]:
             false += truth == 0 and accuracy.verdict in (Verdict.BETTER, Verdict.WORSE)
             found += truth > 0 and accuracy.verdict is Verdict.BETTER
             covered += accuracy.low is not None and accuracy.high is not None and accuracy.low <= truth <= accuracy.high
-    print(f"trainings_{seeds}_seeds_false_verdicts: {false / COMPARISONS:.4f} ({false} of {COMPARISONS})")
-    print(f"trainings_{seeds}_seeds_found_1.5_points: {found / COMPARISONS:.4f} ({found} of {COMPARISONS})")
+    print(f"{name}_{seeds}_seeds_false_verdicts: {false / COMPARISONS:.4f} ({false} of {COMPARISONS})")
+    print(f"{name}_{seeds}_seeds_found_1.5_points: {found / COMPARISONS:.4f} ({found} of {COMPARISONS})")
     coverage = covered / (2 * COMPARISONS)
-    print(f"trainings_{seeds}_seeds_intervals_cover: {coverage:.4f} ({covered} of {2 * COMPARISONS})", flush=True)
+    print(f"{name}_{seeds}_seeds_intervals_cover: {coverage:.4f} ({covered} of {2 * COMPARISONS})", flush=True)
     return false / COMPARISONS, coverage, found / COMPARISONS
 
 
@@ -173,9 +182,10 @@ def main() -> int:
     print(f"found: {found:.4f}")
     held = false <= MOST_FALSE and found >= LEAST_FOUND and COVERAGE[0] <= coverage <= COVERAGE[1]
     # Three seeds cover too much rather than too little: with so few, Welch's degrees of freedom err on the safe side.
-    few, enough = training_rates(3), training_rates(REPEATS)
-    held = held and max(few[0], enough[0]) <= MOST_FALSE and min(few[1], enough[1]) >= COVERAGE[0]
-    return 0 if held and enough[2] >= LEAST_FOUND else 1
+    few, enough = training_rates("trainings", 3), training_rates("trainings", REPEATS)
+    paired = training_rates("trainings_with_samples_per_seed", REPEATS, own_samples=True)
+    held = held and max(few[0], enough[0], paired[0]) <= MOST_FALSE and enough[2] >= LEAST_FOUND <= paired[2]
+    return 0 if held and min(few[1], enough[1], paired[1]) >= COVERAGE[0] else 1
 
 
 if __name__ == "__main__":

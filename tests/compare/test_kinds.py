@@ -164,7 +164,7 @@ def test_a_training_that_failed_leaves_no_verdict() -> None:
         ({"plan": {"workload": "conv256"}}, "workload mnist-mlp against conv256"),
         ({"plan": {"params": {"batch_size": 64}}}, "batch size 32 against 64"),
         ({"plan": {"settings": Settings(dtype=Dtype.BFLOAT16)}}, "dtype float32 against bfloat16"),
-        ({"setting": "x" * 64}, "samples trained on dddddddddddd against xxxxxxxxxxxx"),
+        ({"setting": "x" * 64}, "samples trained on dddddddddddd against xxxxxxxxxxxx with seed 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -185,6 +185,38 @@ def _changed(run: TrainingRun, change: dict[str, Any]) -> TrainingRun:
         assert run.setting is not None
         return replace(run, setting=replace(run.setting, data_digest=change["setting"]))
     return replace(run, **change)
+
+
+def with_samples(runs: Sequence[TrainingRun], *digests: str) -> list[TrainingRun]:
+    return [_changed(run, {"setting": digest * 12}) for run, digest in zip(runs, digests, strict=True)]
+
+
+def test_seeds_with_samples_of_their_own_are_compared_seed_by_seed() -> None:
+    """The samples move both sides alike, by much more than B differs from A."""
+    a = with_samples(seeds(0.70, 0.80, 0.90), "a", "b", "c")
+    b = with_samples(seeds(0.72, 0.82, 0.92, device="any"), "a", "b", "c")
+    trained = only(compared(a, b)).trained
+    assert trained is not None
+    assert trained.paired
+    assert isinstance(trained.accuracy, Gap)
+    assert trained.accuracy.value == pytest.approx(0.02)
+    assert trained.accuracy.verdict is Verdict.BETTER
+    fixed = only(compared(with_samples(a, "a", "a", "a"), with_samples(b, "a", "a", "a"))).trained
+    assert fixed is not None
+    assert not fixed.paired
+    assert isinstance(fixed.accuracy, Gap)
+    assert fixed.accuracy.verdict is Verdict.CANT_TELL, "what moves with the seed alone need not be shared"
+
+
+def test_other_seeds_may_have_other_samples() -> None:
+    later = [replace(run, plan=replace(run.plan, seed=run.plan.seed + 5)) for run in seeds(0.86, 0.87, device="any")]
+    found = compared(with_samples(seeds(0.85, 0.86), "a", "b"), with_samples(later, "c", "d"))
+    assert not found.unlike
+
+
+def test_no_thousand_trainings_are_asked_for() -> None:
+    row = only(compared(seeds(0.70, 0.90), seeds(0.71, 0.91, device="any")))
+    assert row.command == ""
 
 
 def test_a_parameter_of_trainings_is_compared_by_who_says_so() -> None:

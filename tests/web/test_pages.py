@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from metalmark.report.compare_page import comparison_table
 from metalmark.store.sqlite import Store
 from metalmark.web import run_page
+from tests.compare.test_kinds import several, training
 from tests.samples import completed, record
 from tests.web.conftest import HOSTILE, Ask
 
@@ -33,6 +34,9 @@ def read(text: str) -> Reader:
     reader = Reader()
     reader.feed(text)
     return reader
+
+
+MOMENT = "2026-11-15T08:00:00Z"
 
 
 def runs_of(text: str) -> list[str]:
@@ -187,6 +191,27 @@ def test_anyway_is_marked(ask: Ask) -> None:
     answer = ask("/compare?run=cell000000&run=many000000&anyway=1")
     assert answer.status_code == 200
     assert "not like for like" in answer.text
+
+
+def test_trainings_and_watched_runs_are_compared_too(tmp_path: Path, client_of: Callable[..., TestClient]) -> None:
+    path = tmp_path / "store.sqlite3"
+    with Store(path) as store:
+        for device, accuracies in (("cpu", (0.850, 0.852)), ("any", (0.880, 0.882))):
+            runs = [training(value, seed, device=device, started_at=MOMENT) for seed, value in enumerate(accuracies)]
+            store.add_all(runs)
+            store.name(f"on-{device}", [run.id for run in runs])
+        store.add_all([*several("slowloop"), *several("fastloop", step_s=0.05)])
+    client = client_of(path)
+    page = read(client.get("/compare?run=on-cpu&run=on-any&base=on-cpu&target=84%25").text).text
+    assert "on-any is more accurate than on-cpu: 88.10% against 85.10%" in page
+    assert "time to 84.00%" in page
+    assert "--target-accuracy 84" in page
+    loops = client.get("/compare?run=slowloop&run=fastloop&base=slowloop").text
+    assert "fastloop is 2.00x faster than slowloop" in loops
+    for query, said in {"run=slowloop": "Only runs of one kind", "run=on-any&target=x": "not an accuracy"}.items():
+        answer = client.get(f"/compare?run=on-cpu&{query}")
+        assert answer.status_code == 400
+        assert said in read(answer.text).text
 
 
 def test_the_words_to_copy_are_quoted_for_a_shell(ask: Ask) -> None:

@@ -17,7 +17,7 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import Ending
 from metalmark.results.derived import target_reached
-from metalmark.results.measured import Keys, Measured, published_side
+from metalmark.results.measured import Keys, Measured, published_side, samples_by_seed
 from metalmark.results.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
 from metalmark.store.selection import load, select
@@ -29,7 +29,8 @@ SPLIT = "metalmark compare last --by framework"
 SELF_EVIDENT = {"framework", "device", "dtype", "machine"}
 """Keys whose values say themselves what they are: `jax` does, `2` does not."""
 TWO = f"Name two runs (`metalmark runs list`), or compare inside of one: {SPLIT}"
-ENOUGH_TRAININGS = 3
+ENOUGH_TRAININGS, MOST_TRAININGS = 3, 30
+"""How many are suggested where one is too few, and the most that are suggested at all."""
 WAIT_BAND = 0.01
 """The smallest noise band of a share of time: one percentage point."""
 KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
@@ -86,6 +87,8 @@ class TrainedDifference(Struct, frozen=True, kw_only=True):
     """Of the best epoch."""
     final_accuracy: Gap | Absent
     """Of the last epoch."""
+    paired: bool = False
+    """Whether accuracies were compared seed by seed: each seed had samples of its own, the same on both sides."""
     to_target: Difference | Absent
     """Time to the target accuracy."""
 
@@ -290,6 +293,8 @@ def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: Trai
         wanted = ENOUGH_TRAININGS
     else:
         wanted = min(judged.repeats) + judged.more_repeats
+    if trained is not None and wanted > MOST_TRAININGS:
+        return ""
     few = dict.fromkeys(cell.command for cell in (a, b) if len(cell.processes) < wanted)
     return " && ".join(f"{command} --repeat {wanted}" for command in few)
 
@@ -359,9 +364,9 @@ def _trained_figures(cell: Measured, target: float | None) -> TrainedFigures:
     reached = [] if target is None else [target_reached(run, target) for run in cell.trainings]
     times = [one.seconds for one in reached if one is not None]
     return TrainedFigures(
-        seeds=tuple(tops),
-        accuracies=tuple(sum(values) / len(values) for values in tops.values()),
-        final_accuracies=tuple(sum(values) / len(values) for values in finals.values()),
+        seeds=tuple(sorted(tops)),
+        accuracies=tuple(sum(tops[seed]) / len(tops[seed]) for seed in sorted(tops)),
+        final_accuracies=tuple(sum(finals[seed]) / len(finals[seed]) for seed in sorted(finals)),
         target_s=tuple(times),
         missed=len(reached) - len(times),
     )
@@ -379,9 +384,12 @@ def _trained_difference(
     if any(run.ending is Ending.TARGET for cell in one for run in cell.trainings):
         why = Absent(reason="they stopped when they reached their target, so how far they would have come is not known")
         return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
+    # Where each seed has samples of its own, how these differ is in both sides alike.
+    paired = a.seeds == b.seeds and len({*map(frozenset, samples_by_seed(one.a.trainings).values())}) > 1
     return TrainedDifference(
-        accuracy=gap(a.accuracies, b.accuracies, sample="seed"),
-        final_accuracy=gap(a.final_accuracies, b.final_accuracies, sample="seed"),
+        accuracy=gap(a.accuracies, b.accuracies, paired=paired, sample="seed"),
+        final_accuracy=gap(a.final_accuracies, b.final_accuracies, paired=paired, sample="seed"),
+        paired=paired,
         to_target=_to_target(one, a, b, band, target),
     )
 

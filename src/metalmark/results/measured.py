@@ -79,6 +79,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     command: str = ""
     """What to type to measure it again."""
     trainings: tuple[TrainingRun, ...] = ()
+    """Those that came to their end."""
     input_waits: tuple[float, ...] = ()
     """Of a watched loop: the share of each run's time that it waited for batches."""
 
@@ -120,6 +121,15 @@ def training_question(run: TrainingRun) -> Keys:
         "target accuracy": "none" if goal.target_accuracy is None else f"{goal.target_accuracy:g}",
         "patience": word(goal.patience) or "none",
     }
+
+
+def samples_by_seed(runs: Iterable[TrainingRun]) -> dict[int, set[str]]:
+    """Digests of the samples that trainings trained on: made-up samples and many splits depend on the seed."""
+    found: dict[int, set[str]] = {}
+    for run in runs:
+        if run.setting is not None:
+            found.setdefault(run.plan.seed, set()).add(run.setting.data_digest[:12])
+    return found
 
 
 def published_side() -> list[Measured]:
@@ -287,10 +297,12 @@ def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
     if left_out and ended:
         states = ", ".join(dict.fromkeys(training_state(run) for run in left_out))
         notes.append(f"{len(left_out)} of {len(every)} trainings of {plan.framework} {plan.device} left out: {states}.")
-    read = {"data read": setups[0].data, "samples trained on": setups[0].data_digest[:12]} if setups else {}
+    read = ""
+    if setups:
+        read = f"{setups[0].data}, {setups[0].train_samples:,} + {setups[0].validation_samples:,} samples"
     return Measured(
         kind=RunKind.TRAINING,
-        what={**training_question(every[0]), **read},
+        what={**training_question(every[0]), **({"data read": read} if read else {})},
         how=_training_how(every[0]),
         around=_around((ended or every)[0]),
         speakable=frozenset({"dtype", "workload file", *plan.params}),

@@ -8,9 +8,9 @@ from typing import NamedTuple, Self
 from msgspec import Struct
 
 from metalmark.model.codec import AnyRun
-from metalmark.results.measured import Measured, measured_of
+from metalmark.results.measured import Measured, measured_of, samples_by_seed
 
-MAY_LACK = {"data read", "samples per step", "samples trained on"}
+MAY_LACK = {"data read", "samples per step"}
 """Keys that are known only of a cell that completed."""
 
 
@@ -59,6 +59,8 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
     meant = [key for key in by if key in speakable or key not in asked]
     other = [key for key in asked if key in (*apart, *by) and key not in meant]
     unlike = {key: _against(a, b, key) for key in _told(other)}
+    if "data" not in unlike and "data read" not in unlike:
+        unlike |= _other_samples(a, b)
     compared = tuple(dict.fromkeys([*by, *(key for key in apart if key not in other)]))
     if unlike and not anyway:
         return Pairing(pairs=(), unpaired=(), compared=compared, unlike=unlike)
@@ -80,6 +82,16 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
     left = [cell for cell in a.cells if id(cell) not in used and not cell.published]
     unpaired += [Unpaired(side=a.name, cell=cell.name, reason=_nearest(cell, b, match)) for cell in left]
     return Pairing(pairs=tuple(pairs), unpaired=tuple(unpaired), compared=compared, unlike=unlike)
+
+
+def _other_samples(a: Side, b: Side) -> dict[str, str]:
+    """Whether trainings of one seed trained on other samples, which nothing else of the question shows."""
+    ours, theirs = (samples_by_seed(run for cell in side.cells for run in cell.trainings) for side in (a, b))
+    for seed, digests in ours.items():
+        if seed in theirs and not digests & theirs[seed]:
+            found = f"{', '.join(sorted(digests))} against {', '.join(sorted(theirs[seed]))}"
+            return {"samples trained on": f"samples trained on {found} with seed {seed}"}
+    return {}
 
 
 def around_changes(one: Pair) -> list[str]:
@@ -155,8 +167,8 @@ def _against(a: Side, b: Side, key: str) -> str:
 
 
 def _told(keys: Sequence[str]) -> list[str]:
-    """A step's samples are its batch size, and a data set is the samples trained on: one of the two is said."""
-    said_by = {"samples per step": "batch_size", "samples trained on": "data read", "data read": "data"}
+    """A step's samples are its batch size, and what was read follows from the data set: one of the two is said."""
+    said_by = {"samples per step": "batch_size", "data read": "data"}
     return [key for key in keys if said_by.get(key) not in keys]
 
 

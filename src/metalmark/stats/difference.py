@@ -138,15 +138,18 @@ def geometric_mean(
 
 def gap(
     a: Sequence[float], b: Sequence[float], *, band: float = SHARE_BAND, less_is_better: bool = False,
-    sample: str = "run",
+    paired: bool = False, sample: str = "run",
 ) -> Gap:  # fmt: skip
-    """Compare two sides, each a list of shares, one per run."""
+    """Compare two sides, each a list of shares, one per run. `paired`: the first of A belongs to the first of B, and so
+    on, because something that scatters from run to run was the same for both."""
     counts = len(a), len(b)
     value = _mean(b) - _mean(a)
     if min(counts) < 2:
         return Gap(value=value, low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts,
                    more_repeats=ENOUGH - min(counts), reason=_too_few(counts, sample))  # fmt: skip
-    judged = _judge(_estimate(b, a), band, lambda size: f"{size * 100:.2f} points")
+    changes = [theirs - ours for ours, theirs in zip(a, b, strict=True)] if paired else []
+    estimate = Estimate(value, ((_variance(changes) / len(changes), len(changes)),)) if paired else _estimate(b, a)
+    judged = _judge(estimate, band, lambda size: f"{size * 100:.2f} points")
     better = judged.sign if not less_is_better or judged.sign is None else -judged.sign
     return Gap(
         value=value, low=value - judged.half, high=value + judged.half, band=max(judged.half, band),
