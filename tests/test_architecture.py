@@ -15,7 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "metalmark"
 
 ROOMS = (
     "errors", "downloads", "scrub", "model", "stats", "data", "machine", "telemetry", "workloads", "feeds", "backends",
-    "runner", "training", "store", "doctor", "results", "report", "track", "display", "app", "web", "kit", "cli", "__main__",
+    "runner", "training", "store", "doctor", "results", "report", "track", "display", "app", "web", "kit", "cli",
+    "__main__",
 )  # fmt: skip
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers"}

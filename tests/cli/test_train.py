@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from metalmark.backends.catalog import FRAMEWORKS, visible
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.training.job import read_record
+from metalmark.training.folder import read_record
 from tests import processes
 from tests.conftest import ROOT, Cli
 from tests.data.files import cifar_files, write_files
@@ -124,7 +124,7 @@ def test_json_is_the_record(cli: Cli, data: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     assert msgspec.json.decode(run.stdout, type=TrainingRun) == read_record(tmp_path / "out")
-    assert json.loads(run.stdout)["schema"] == 1
+    assert json.loads(run.stdout)["schema"] == 2
 
 
 def test_an_image_workload(cli: Cli, tmp_path: Path) -> None:
