@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -87,6 +88,56 @@ def test_every_test_that_the_page_for_macs_names_is_there() -> None:
     assert len(named) >= 40
     for file, function in named:
         assert f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+SOURCE = ROOT / "src" / "metalmark"
+
+
+def test_each_hop_of_the_walk_is_there() -> None:
+    hops = re.findall(r"^(\d+)\. `([\w/]+\.py)::(\w+)` ", ARCHITECTURE, re.MULTILINE)
+    assert [int(number) for number, _, _ in hops] == list(range(1, len(hops) + 1))
+    assert 10 <= len(hops) <= 15
+    for _, file, function in hops:
+        nodes = ast.walk(ast.parse((SOURCE / file).read_text()))
+        assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in nodes), f"{file}::{function}"
+
+
+def test_the_page_of_the_architecture_has_every_room_in_the_order_of_imports() -> None:
+    rooms = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE, re.MULTILINE)
+    found = {
+        path.name.removesuffix(".py") for path in SOURCE.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))
+    }
+    assert set(rooms) == found - {"__init__", "__main__"}
+    for number, room in enumerate(rooms):
+        place = SOURCE / room
+        for path in place.rglob("*.py") if place.is_dir() else [place.with_suffix(".py")]:
+            imported = set(re.findall(r"^\s*(?:from|import) metalmark\.(\w+)", path.read_text(), re.MULTILINE))
+            assert imported <= set(rooms[number:]), f"{path.relative_to(SOURCE)}: {imported - set(rooms[number:])}"
+    drawing = ARCHITECTURE.partition("```text")[2].partition("```")[0]
+    assert [room for room in rooms if not re.search(rf"\b{room}\b", drawing)] == []
+
+
+def test_files_that_the_documents_name_are_there() -> None:
+    """Code moves; what the pages say of it must move along."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        if page.name in ("decisions.md", "mac.md"):  # what was; and other people's files
+            continue
+        for name in re.findall(r"`((?:benchmarks|examples|tools|tests|src)/[\w/.]+\.\w+)[`:]", page.read_text()):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+        for name in re.findall(r"\bmetalmark\.((?:\w+\.)+\w+)\b", page.read_text()):
+            parts = name.split(".")
+            if parts[0] in {path.name for path in SOURCE.iterdir() if path.is_dir()}:
+                assert any((SOURCE.joinpath(*parts[:n])).with_suffix(".py").exists() for n in (1, 2, 3)), (
+                    f"{page.name}: {name}"
+                )
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 130
+    first_screen = README.splitlines()[:40]
+    assert any(line.startswith("![") for line in first_screen)
+    assert "make demo" in first_screen
 
 
 def test_ci_runs_the_readmes_own_test_command() -> None:
