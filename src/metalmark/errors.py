@@ -13,6 +13,8 @@ MetalmarkError                what went wrong, why, and what to type next; shown
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class MetalmarkError(Exception):
     """An error meant for the user: a sentence of what and why, then one on what to do next."""
@@ -57,3 +59,11 @@ class WeightsError(CellError):
 
 class WrongResultError(CellError):
     """The work was done, but its proof failed: the timing of it means nothing."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word: it names the nearest known one, if one is near."""
+    import difflib  # here, since most commands never need it and each import makes all of them start later
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else "."

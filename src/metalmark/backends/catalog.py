@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from metalmark.errors import NotInstalledError, UnsupportedError, UsageError
+from metalmark.errors import NotInstalledError, UnsupportedError, UsageError, did_you_mean
 from metalmark.model.plan import Dtype, Loader, Settings
 
 if TYPE_CHECKING:
@@ -202,9 +201,8 @@ def find(name: str) -> Framework:
     """Return the framework of that name, which must be installed."""
     framework = FRAMEWORKS.get(name)
     if framework is None:
-        near = difflib.get_close_matches(name, FRAMEWORKS, n=1)
         raise UsageError(
-            f"There is no framework {name!r}{f'; did you mean {near[0]}?' if near else '.'}",
+            f"There is no framework {name!r}{did_you_mean(name, FRAMEWORKS)}",
             hint=f"Frameworks: {', '.join(f.name for f in visible())}, or all.",
         )
     missing = framework.missing()

@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 import metalmark
+from metalmark.errors import MetalmarkError, did_you_mean
 
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
@@ -63,14 +64,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            raise click.UsageError(
-                f"There is no command {args[0]!r}{f'; did you mean {near[0]}?' if near else '.'} "
-                f"Commands: {', '.join(VERBS)}.",
-                ctx,
-            )
+            near = did_you_mean(args[0], VERBS)
+            raise click.UsageError(f"There is no command {args[0]!r}{near} Commands: {', '.join(VERBS)}.", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -108,8 +103,6 @@ def main() -> None:
 
 
 def _run() -> str | int | None:
-    from metalmark.errors import MetalmarkError
-
     try:
         code = group.main(prog_name="metalmark", standalone_mode=False)
     except SystemExit as ended:  # click ends a completion so

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from metalmark.data.flowers import is_flowers, load_flowers
 from metalmark.data.folder import WANTED, has_folders, load_folder
 from metalmark.data.mnist import FILES, find_idx, load_mnist
 from metalmark.data.synthetic import load_synthetic
-from metalmark.errors import FormatError, UsageError
+from metalmark.errors import FormatError, UsageError, did_you_mean
 
 REAL, SYNTHETIC = "real", "synthetic"
 PIXELS = 256
@@ -47,11 +46,8 @@ EXPECTED: dict[DataFormat, str] = {
 def load(name: str, choice: str, seed: int = 0, *, pixels: int = PIXELS) -> Dataset:
     """`pixels` is the side that photographs of all sizes are brought to; it changes nothing else."""
     if name not in ACCEPTED:
-        near = difflib.get_close_matches(name, ACCEPTED, n=1)
-        raise UsageError(
-            f"There is no data set {name!r}{f'; did you mean {near[0]}?' if near else '.'}",
-            hint=f"Data sets: {', '.join(ACCEPTED)}.",
-        )
+        near = did_you_mean(name, ACCEPTED)
+        raise UsageError(f"There is no data set {name!r}{near}", hint=f"Data sets: {', '.join(ACCEPTED)}.")
     if choice == SYNTHETIC:
         return load_synthetic(name, seed=seed, pixels=pixels)
     if choice != REAL:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -22,7 +21,7 @@ from metalmark.doctor import (
 )
 from metalmark.doctor.check import Check, Finding, Severity, warning
 from metalmark.doctor.scene import Scene
-from metalmark.errors import UsageError
+from metalmark.errors import UsageError, did_you_mean
 from metalmark.scrub import scrub
 
 FAMILIES = (
@@ -51,11 +50,8 @@ WORST_FIRST = tuple(Severity)
 def find(name: str) -> Check:
     check = CHECKS.get(name)
     if check is None:
-        near = difflib.get_close_matches(name, CHECKS, n=1)
-        raise UsageError(
-            f"There is no check {name!r}{f'; did you mean {near[0]}?' if near else '.'}",
-            hint=f"Checks: {', '.join(CHECKS)}.",
-        )
+        near = did_you_mean(name, CHECKS)
+        raise UsageError(f"There is no check {name!r}{near}", hint=f"Checks: {', '.join(CHECKS)}.")
     return check
 
 

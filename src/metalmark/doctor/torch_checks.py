@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-from metalmark.doctor.check import Finding, check, error, issue, note, warning
+from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene, older
+from metalmark.errors import did_you_mean
 from metalmark.machine.tools import to_count
 
-DOCS = ("https://docs.pytorch.org/docs/stable/mps_environment_variables.html",)
 RESERVE = 0.9
 FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]{1,20})")
@@ -44,23 +43,16 @@ class Watermarks(Struct, frozen=True, kw_only=True):
 
     high: float
     low: float
-
-    @property
-    def out_of_range(self) -> bool:
-        return not 0 <= self.high <= MOST
-
-    @property
-    def crossed(self) -> bool:
-        """Whether the low one is above the high one; a high one of 0 is no limit, and then the range is the bound."""
-        return not 0 <= self.low <= (self.high or MOST)
-
-    @property
-    def unlimited(self) -> bool:
-        return self.high == 0
+    out_of_range: bool
+    crossed: bool
+    """Whether the low one is above the high one."""
 
 
 def read_watermarks(scene: Scene) -> Watermarks:
-    return Watermarks(high=_ratio(scene, HIGH, DEFAULT_HIGH), low=_ratio(scene, LOW, DEFAULT_LOW))
+    high, low = _ratio(scene, HIGH, DEFAULT_HIGH), _ratio(scene, LOW, DEFAULT_LOW)
+    # A high one of 0 is no limit, and then the range is the bound.
+    crossed = not 0 <= low <= (high or MOST)
+    return Watermarks(high=high, low=low, out_of_range=not 0 <= high <= MOST, crossed=crossed)
 
 
 def _ratio(scene: Scene, name: str, default: float) -> float:
@@ -85,17 +77,8 @@ def fallback_is_on(value: str) -> bool | None:
     return int(match[1]) != 0
 
 
-@check(
-    "mps-unavailable",
-    "PyTorch has Metal built in, but finds no GPU",
-    *issue("pytorch/pytorch", 78343),
-    "https://developer.apple.com/metal/pytorch/",
-)
+@check("mps-unavailable")
 def unavailable(scene: Scene) -> Finding | None:
-    """torch.backends.mps.is_built() says that the wheel has Metal; is_available() that this Mac gives it a GPU. Built
-    and not available means a macOS that is too old (see macos-too-old), a virtual machine without a GPU, or a Python
-    under Rosetta. In virtual machines, hosted runners among them, it may be called available although the smallest
-    tensor can't be allocated, so the probe allocates one. The probe's own reason is shown."""
     report = scene.device("torch", "mps")
     if not scene.apple_silicon or scene.translated or report is None or report.present:
         return None
@@ -111,17 +94,8 @@ def unavailable(scene: Scene) -> Finding | None:
     )
 
 
-@check(
-    "mps-fallback",
-    "PYTORCH_ENABLE_MPS_FALLBACK hides operations that run on the CPU, or aborts import torch",
-    *DOCS,
-    "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/mps/MPSFallback.mm",
-)
+@check("mps-fallback")
 def fallback(scene: Scene) -> Finding | None:
-    """With the variable set, an operation that Metal lacks runs on the CPU instead of raising. That is useful to get
-    through a first run, and it hides what is slow: the GPU is drained, tensors are copied both ways, and no number says
-    so. float64 and complex128 are refused all the same. The value must begin with a number: PyTorch reads it with
-    std::stoi while it is imported, so that true, false or an empty value end the process with "stoi: no conversion"."""
     value = scene.environment.get(FALLBACK, "0")
     if not scene.mac or not scene.has("torch") or fallback_is_on(value) is False:
         return None
@@ -142,12 +116,8 @@ def fallback(scene: Scene) -> Finding | None:
     )
 
 
-@check("useless-variables", "Variables that articles recommend and nothing reads", *DOCS)
+@check("useless-variables")
 def useless_variables(scene: Scene) -> Iterator[Finding]:
-    """PYTORCH_ENABLE_NNPACK is in no PyTorch wheel: torch.backends.nnpack.set_flags(False) is the switch. Names that
-    begin with PYTORCH_MPS_ and are not PyTorch's own are typing mistakes or inventions. In the same class, though no
-    variable: torch.multiprocessing.set_sharing_strategy('file_system') does nothing on macOS, where it is the only
-    strategy there is; against "Too many open files" raise the limit instead (see open-files)."""
     torch = scene.version("torch")
     if torch is None:
         return
@@ -155,51 +125,38 @@ def useless_variables(scene: Scene) -> Iterator[Finding]:
         yield note(
             "PYTORCH_ENABLE_NNPACK does nothing",
             evidence=f"PYTORCH_ENABLE_NNPACK={scene.environment['PYTORCH_ENABLE_NNPACK']}",
-            why="Articles recommend it; no PyTorch wheel reads it. The switch is "
-            "torch.backends.nnpack.set_flags(False).",
+            why="Articles recommend it, no PyTorch reads it. The switch is torch.backends.nnpack.set_flags(False).",
             fix=("unset PYTORCH_ENABLE_NNPACK",),
         )
-    for name in scene.environment:
+    for name, value in scene.environment.items():
+        seen, unset = f"{name}={value}", (f"unset {name}",)
         if name.startswith(("PYTORCH_MPS_", "PYTORCH_ENABLE_MPS")) and name not in MPS_VARIABLES:
-            near = difflib.get_close_matches(name, MPS_VARIABLES, n=1)
-            yield note(
-                f"{name} is not a variable that PyTorch reads",
-                evidence=f"{name}={scene.environment[name]}",
-                why=f"It does nothing.{f' Did you mean {near[0]}?' if near else ''}",
-                fix=(f"unset {name}",),
-            )
+            why = f"It does nothing{did_you_mean(name, MPS_VARIABLES)}"
+            yield note(f"{name} is not a variable that PyTorch reads", evidence=seen, why=why, fix=unset)
         elif name in MPS_VARIABLES and not scene.mac:
-            yield note(
-                f"{name} does nothing here",
-                evidence=f"{name}={scene.environment[name]} on {scene.platform}",
-                why="It steers Metal, and Metal is Apple's.",
-                fix=(f"unset {name}",),
-            )
+            why = "It steers Metal, and Metal is Apple's."
+            yield note(f"{name} does nothing here", evidence=f"{seen} on {scene.platform}", why=why, fix=unset)
         elif older(torch, MPS_VARIABLES.get(name, "0")):
             yield note(
                 f"{name} does nothing in this PyTorch",
-                evidence=f"{name}={scene.environment[name]}, torch {torch}",
+                evidence=f"{seen}, torch {torch}",
                 why=f"PyTorch reads it from {MPS_VARIABLES[name]} on.",
                 fix=("pip install --upgrade torch",),
             )
 
 
-@check("mps-watermarks", "Watermark variables that PyTorch refuses, or that switch its limit off", *DOCS)
+@check("mps-watermarks")
 def watermark_pair(scene: Scene) -> Finding | None:
-    """The high watermark (1.7) and the low one (1.4) are multiples of the memory Metal recommends, about 75% of it. The
-    high one must be from 0 to 2, the low one from 0 to the high one; lowering only the high one leaves the low one
-    above it, and the first allocation raises "invalid low watermark ratio". A high watermark of 0 means no limit."""
     if not scene.mac or not scene.has("torch") or not {HIGH, LOW} & set(scene.environment):
         return None
     found = read_watermarks(scene)
     shown = ", ".join(f"{name}={scene.environment[name]}" for name in (HIGH, LOW) if name in scene.environment)
-    both = (SAFE,)
     if found.out_of_range:
         return error(
             "The high watermark is out of range: PyTorch refuses to use Metal",
             evidence=f"{shown}; it must be from 0 to {MOST:g}",
             why='The first tensor on the GPU fails with "invalid high watermark ratio".',
-            fix=both,
+            fix=(SAFE,),
         )
     if found.crossed:
         without = "" if LOW in scene.environment else f"; {LOW} is not set, so it is {found.low:g}"
@@ -207,48 +164,33 @@ def watermark_pair(scene: Scene) -> Finding | None:
             "The low watermark is above the high one: PyTorch refuses to use Metal",
             evidence=f"{shown}{without}",
             why='The first tensor on the GPU fails with "invalid low watermark ratio". Lower both together.',
-            fix=both,
+            fix=(SAFE,),
         )
-    if found.unlimited:
+    if found.high == 0:
         return warning(
             "PyTorch's memory limit on Metal is switched off",
             evidence=shown,
             why="A job that is too large takes all memory and swap: the whole Mac stalls instead of the job failing.",
-            fix=both,
+            fix=(SAFE,),
         )
     return None
 
 
-@check(
-    "mps-memory-limit",
-    "PyTorch's default limit on Metal is larger than the memory",
-    *DOCS,
-    *issue("pytorch/pytorch", 164299, 77753, 79840, 121113, 132596, 152344),
-)
+@check("mps-memory-limit")
 def memory_limit(scene: Scene) -> Finding | None:
-    """1.7 times 75% is 127% of the memory. So a job that does not fit swaps, and slows down by an order of magnitude,
-    instead of running out of memory. Some growth is in no counter of PyTorch's: look at the process's footprint. Leaks
-    and slowdowns over time have been reported."""
     if not scene.present("torch", "mps") or HIGH in scene.environment:
         return None
-    share = RECOMMENDED
     return note(
         "PyTorch may use more than this Mac's memory: jobs that are too large swap instead of failing",
-        evidence=f"{HIGH} is not set: the limit is {DEFAULT_HIGH:g} times about {share:.0%} of the memory, "
-        f"{DEFAULT_HIGH * share:.0%}",
+        evidence=f"{HIGH} is not set: the limit is {DEFAULT_HIGH:g} times about {RECOMMENDED:.0%} of the memory, "
+        f"{DEFAULT_HIGH * RECOMMENDED:.0%}",
         why="A job in swap is many times slower and looks like a slow GPU. Lowered limits turn it into an error.",
         fix=(SAFE,),
     )
 
 
-@check(
-    "wired-limit",
-    "iogpu.wired_limit_mb was changed",
-    "https://ml-explore.github.io/mlx/build/html/python/_autosummary/mlx.core.set_wired_limit.html",
-)
+@check("wired-limit")
 def wired_limit(scene: Scene) -> Finding | None:
-    """The sysctl iogpu.wired_limit_mb sets how much memory the GPU may wire; 0 is the default, about 75% of the memory.
-    People raise it to load large models. Above 90% the system itself may stall."""
     limit_mb = to_count(scene.sysctl.get("iogpu.wired_limit_mb"))
     if not scene.mac or not limit_mb or not scene.memory_bytes:
         return None
@@ -257,18 +199,13 @@ def wired_limit(scene: Scene) -> Finding | None:
     why = "It overrides what Metal recommends (about 75%), and with it every limit PyTorch derives from that."
     fix = ("sudo sysctl iogpu.wired_limit_mb=0   # the default; it is 0 again after a restart anyway",)
     if share > RESERVE:
-        title = "The GPU may wire almost all memory"
-        return warning(
-            title, evidence=evidence, why=f"{why} The system itself is left too little and may stall.", fix=fix
-        )
+        why = f"{why} The system itself is left too little and may stall."
+        return warning("The GPU may wire almost all memory", evidence=evidence, why=why, fix=fix)
     return note("The GPU's wired memory limit was changed", evidence=evidence, why=why, fix=fix)
 
 
-@check("mps-pin-memory", "pin_memory gains nothing on MPS", *issue("pytorch/pytorch", 139550, 189690, 181720))
+@check("mps-pin-memory")
 def pin_memory(scene: Scene) -> Finding | None:
-    """Pinned memory lets a discrete GPU copy while the CPU goes on. Apple's GPU shares the CPU's memory; PyTorch
-    switches pinning off there with a warning; 2.14 can pin, which is no faster yet. non_blocking=True copies on MPS
-    have corrupted data before 2.13."""
     if not scene.present("torch", "mps"):
         return None
     return note(
@@ -280,17 +217,14 @@ def pin_memory(scene: Scene) -> Finding | None:
     )
 
 
-@check("mps-float64", "float64 and complex128 are refused on MPS", *issue("pytorch/pytorch", 122602))
+@check("mps-float64")
 def float64(scene: Scene) -> Finding | None:
-    """Apple's GPUs have no double precision. NumPy's default is float64, so torch.from_numpy(array).to('mps') fails; so
-    does a model after .double(). Convert before the move. PYTORCH_ENABLE_MPS_FALLBACK does not help."""
     if not scene.present("torch", "mps"):
         return None
     return note(
         "float64 does not exist on MPS",
         evidence=f"torch {scene.version('torch')} with Metal",
-        why='NumPy arrays are float64 unless told otherwise, and fail with "Cannot convert a MPS Tensor to float64 '
-        'dtype"; '
+        why='NumPy arrays are float64 by default, and fail with "Cannot convert a MPS Tensor to float64 dtype"; '
         "complex128 too. The fallback variable does not help.",
         fix=('tensor = torch.as_tensor(array, dtype=torch.float32, device="mps")',),
     )

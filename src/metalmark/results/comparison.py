@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.errors import UsageError
+from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.codec import AnyRun
 from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import Ending
@@ -483,9 +482,8 @@ def _key(text: str, sides: Sequence[Side]) -> str:
     for spelt in (text, text.replace("-", "_"), text.replace("-", " ")):
         if spelt in known:
             return spelt
-    near = difflib.get_close_matches(text, known, n=1)
     raise UsageError(
-        f"These runs say nothing of {text!r}{f'; did you mean {near[0]}?' if near else '.'}",
+        f"These runs say nothing of {text!r}{did_you_mean(text, known)}",
         hint=f"They can be compared by: {', '.join(comparable_keys(cells))}.",
     )
 

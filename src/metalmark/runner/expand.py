@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from metalmark.errors import UsageError
+from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Scalar, Settings
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.values import parse_param
@@ -118,9 +117,8 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
 def _unknown(name: str, workloads: Sequence[WorkloadInfo], known: set[str], options: Sequence[str]) -> UsageError:
     flag = f"--{name.replace('_', '-')}"
     flags = sorted(f"--{each.replace('_', '-')}" for each in known)
-    near = difflib.get_close_matches(flag, [*flags, *options], n=1)
     names = ", ".join(workload.name for workload in workloads)
     return UsageError(
-        f"{names} has no parameter {flag}{f'; did you mean {near[0]}?' if near else '.'}",
+        f"{names} has no parameter {flag}{did_you_mean(flag, [*flags, *options])}",
         hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
     )

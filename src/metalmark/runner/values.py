@@ -5,14 +5,13 @@ They are parsed once, here. A run names a file of the user's by its last part an
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from metalmark.errors import UsageError
+from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.plan import Device, DeviceKind, Scalar
 from metalmark.model.workload import Param, WorkloadInfo
 
@@ -39,7 +38,9 @@ def choose(text: str, choices: Iterable[str], *, what: str, plural: str) -> list
     words = split_list(text, what=what)
     for word in words:
         if word not in known:
-            raise UsageError(f"There is no {what} {word!r}{_near(word, known)}", hint=f"{plural}: {', '.join(known)}.")
+            raise UsageError(
+                f"There is no {what} {word!r}{did_you_mean(word, known)}", hint=f"{plural}: {', '.join(known)}."
+            )
     return words
 
 
@@ -93,7 +94,7 @@ def parse_device(word: str) -> Device:
     kinds = [known.value for known in DeviceKind]
     if kind not in kinds:
         raise UsageError(
-            f"There is no device {word!r}{_near(kind, [*kinds, 'all'])}",
+            f"There is no device {word!r}{did_you_mean(kind, [*kinds, 'all'])}",
             hint="Devices: cpu, gpu (the framework's accelerator here), any, mps, cuda, cuda:1, or all.",
         )
     if not colon:
@@ -122,11 +123,6 @@ def _numbers(word: str, *, what: str) -> list[float]:
             break
         values.append(following)
     return values
-
-
-def _near(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else "."
 
 
 def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[str, str]]:

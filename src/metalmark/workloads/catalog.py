@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import sys
@@ -10,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from metalmark.errors import UsageError
+from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.workload import Workload
 
 BUILT_IN: dict[str, str] = {
@@ -94,8 +93,7 @@ def digest(path: Path) -> str:
 
 def unknown(word: str) -> UsageError:
     shown = shown_names()
-    near = difflib.get_close_matches(word, shown, n=1)
     return UsageError(
-        f"There is no workload {word!r}{f'; did you mean {near[0]}?' if near else '.'}",
+        f"There is no workload {word!r}{did_you_mean(word, shown)}",
         hint=f"Workloads: {', '.join(shown)}, or your own file.py:name.",
     )
