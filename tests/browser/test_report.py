@@ -13,7 +13,7 @@ from metalmark.report.html.document import document
 from tests.browser.conftest import Opened
 from tests.report.contents import SCRIPT, everything
 
-pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
 
 Open = Callable[..., Opened]
 

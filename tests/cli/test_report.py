@@ -18,13 +18,13 @@ from metalmark.results.cells import cells_of
 from metalmark.store.sqlite import Store
 from metalmark.store.trainings import TrainingStore
 from metalmark.store.watched import WatchedStore
-from metalmark.training.job import write_record
+from metalmark.training.folder import write_record
 from tests.conftest import Cli
 from tests.report.contents import HOSTILE, records, run, telemetry, training, watched
 from tests.report.markup import parse
 from tests.samples import plan, record
 
-pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
 
 OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
 

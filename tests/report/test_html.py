@@ -22,7 +22,7 @@ from tests.samples import completed, plan, record
 
 Markup = pytest.importorskip("markupsafe").Markup
 pytest.importorskip("jinja2")
-pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pytest
 from metalmark.model.measurement import Phases
 from metalmark.model.plan import Mode
 from metalmark.model.run import Telemetry
-from metalmark.report.charts.bars import Bar, bars_svg
 from metalmark.report.charts.cells import (
     ceiling_figures,
     energy_figures,
@@ -19,7 +18,7 @@ from metalmark.report.charts.cells import (
     throughput_figures,
 )
 from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
-from metalmark.report.charts.draw import SERIES, Drawn, Figure, Missing, plain
+from metalmark.report.charts.draw import SERIES, Bar, Drawn, Figure, Missing, bars_svg, plain
 from metalmark.report.charts.lines import (
     MOST_POINTS,
     MOST_STRIPS,
@@ -38,7 +37,6 @@ from metalmark.results.cells import cells_of
 from tests.report.contents import HOSTILE, PHASES, records, run, series, telemetry, training, watched
 from tests.samples import plan, record
 
-pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,8 +10,7 @@ import msgspec
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Mode, Plan, word
 from metalmark.model.run import Absent
-from metalmark.report.charts.bars import MOST_ROWS, Bar, bars_svg
-from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
+from metalmark.report.charts.draw import MOST_ROWS, Bar, Drawn, Figure, Missing, bars_svg, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.text.tables import plan_value, spaced
 from metalmark.report.text.units import figures, joules, seconds, share

@@ -1,4 +1,5 @@
 """A Figure, and how it is drawn: Vega-Lite to SVG when a page is written, so no script and no font is needed to see it.
+Here are bars with intervals, in lines.py lines.
 
 Colours are those of the light page; its styles replace each by a variable, so that a figure follows light and dark.
 """
@@ -6,8 +7,10 @@ Colours are those of the light page; its styles replace each by a variable, so t
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -15,36 +18,18 @@ from msgspec import Struct
 from metalmark.errors import NotInstalledError
 from metalmark.report.html.page import INSTALL
 from metalmark.report.text.tables import Table
+from metalmark.report.text.units import figures
 from metalmark.scrub import printable
 
 WIDTH = 392
 """Pixels of a whole figure: three fit side by side on a screen of 1280, and one fits a telephone."""
-INK, MUTED, RULE, FAINT, PAPER = "#1d1f22", "#5b6067", "#dddcd6", "#efeeea", "#fbfaf8"
+PALETTE = {"INK": "#1d1f22", "MUTED": "#5b6067", "RULE": "#dddcd6", "FAINT": "#efeeea", "PAPER": "#fbfaf8"}
 SERIES = ("#0067a5", "#c25200", "#00805d", "#a4457f", "#8a6d00", "#5b5fc7", "#4d5358")
 """Told apart by lightness too, for people who see colours otherwise; page.css has a dark counterpart of each."""
-DASHES = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3), (4, 2, 1, 2), (12, 4), (3, 5))
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+ROW_PX = 21
+MOST_ROWS = 24
 
-CONFIG: dict[str, Any] = {
-    "background": None,
-    "mark": {"aria": False},
-    "font": "sans-serif",
-    "padding": {"left": 6, "right": 4, "top": 4, "bottom": 2},
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": MUTED, "titleColor": MUTED, "gridColor": FAINT, "domainColor": RULE, "tickColor": RULE,
-        "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "labelLimit": 150, "tickSize": 4,
-        "titlePadding": 6, "labelOverlap": True, "aria": False,
-    },
-    "legend": {
-        "labelColor": INK, "titleColor": MUTED, "labelFontSize": 11, "titleFontSize": 11, "labelLimit": 300,
-        "titleFontWeight": "normal", "orient": "bottom", "direction": "vertical", "offset": 8, "rowPadding": 1,
-        "symbolSize": 60, "symbolStrokeWidth": 2, "aria": False,
-    },
-    "text": {"color": INK, "fontSize": 11},
-    "rule": {"color": INK},
-}  # fmt: skip
-
+_VALUE = re.compile(r'"\$(\w+)"')
 _TAG = re.compile(r"<[^>]+>")
 _LONG = re.compile(r"\d+\.\d{3,}")
 _EMPTY = re.compile(r'<path class="(?:foreground|background)"[^>]*?(?:d=""|d="M0,0h0v0h0Z")[^>]*/>')
@@ -62,6 +47,20 @@ class Figure(Struct, frozen=True, kw_only=True):
     numbers: Table
     about: str = ""
     """Under the title: what the marks are, and what was left out of the drawing."""
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """A row with its interval; the figure is written at the end of the bar."""
+
+    row: str
+    group: str
+    """What its colour stands for: a device."""
+    value: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+    """Published by others, not measured here."""
 
 
 class Missing(Struct, frozen=True, kw_only=True):
@@ -85,36 +84,19 @@ def numbers(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, texts:
     return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption="", notes=())
 
 
-class Canvas:
-    """What a chart is made with: altair, and rows that altair only knows by name, since it copies what it is given."""
+def svg(chart: str, rows: dict[str, list[dict[str, Any]]], **values: Any) -> str:
+    """Return a chart as SVG, and smaller than it comes: no pixel needs three decimals.
 
-    def __init__(self, altair: Any) -> None:
-        self.alt = altair
-        self.rows: dict[str, list[dict[str, Any]]] = {}
-
-    def chart(self, rows: list[dict[str, Any]]) -> Any:
-        name = f"rows{len(self.rows)}"
-        self.rows[name] = rows
-        return self.alt.Chart(self.alt.NamedData(name=name))
-
-
-def svg(build: Callable[[Canvas], Any]) -> str:
-    """Return the chart that `build` makes as SVG, and smaller than it comes: no pixel needs three decimals.
-
-    The `description` channel of a mark becomes a `<title>` inside of it, which a browser shows on hovering. Vega writes
-    it as a label for screen readers; those read the figure's own label and its table instead.
+    `chart`: a file beside this one, in Vega-Lite; "$name" in it is one of `values`, and a layer without rows is left
+    out. The `description` channel of a mark becomes a `<title>` inside of it, which a browser shows on hovering. Vega
+    writes it as a label for screen readers; those read the figure's own label and its table instead.
     """
     try:
-        import altair
         import vl_convert
-        from altair.utils.schemapi import debug_mode
     except ImportError as error:
         raise NotInstalledError("Charts need the extra `web`, which is not installed.", hint=INSTALL) from error
-    # Checking each part of a chart against the schema takes longer than drawing it; the drawing fails on a wrong one.
-    with debug_mode(False):
-        canvas = Canvas(altair)
-        spec = build(canvas).to_dict(validate=False, context={"pre_transform": False})
-    spec |= {"config": CONFIG, "datasets": canvas.rows}
+    spec = {**_filled(chart, values), "config": _filled("config.json", {}), "datasets": rows}
+    spec["layer"] = [layer for layer in spec["layer"] if rows[layer["data"]["name"]]]
     text = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     text = _LABELLED.sub(r"<\1\3><title>\2</title></\1>", text)
     text = _EMPTY.sub("", _TAG.sub(lambda tag: _ARIA.sub("", tag[0]), text))
@@ -122,6 +104,57 @@ def svg(build: Callable[[Canvas], Any]) -> str:
     # Two figures of one page must not share what `url(#...)` means.
     own = hashlib.sha256(text.encode()).hexdigest()[:8]
     return _ID.sub(rf"\g<1>f{own}-\g<2>", text)
+
+
+def _filled(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    known = {**PALETTE, "WIDTH": WIDTH, **values}
+    filled: dict[str, Any] = json.loads(_VALUE.sub(lambda found: json.dumps(known[found[1]]), text))
+    return filled
+
+
+def scale_of(names: Sequence[str], values: Sequence[Any] = SERIES) -> dict[str, Any]:
+    """Return the scale that gives each name a colour, or another of `values`."""
+    return {"domain": names, "range": [values[place % len(values)] for place in range(len(names))]}
+
+
+def bars_svg(bars: Sequence[Bar], *, unit: str, percent: bool = False) -> str:
+    """`unit`: the title of the axis."""
+    groups = list(dict.fromkeys(plain(bar.group) for bar in bars))
+    names = list(dict.fromkeys(plain(bar.row) for bar in bars))
+    together = len({(bar.row, bar.group) for bar in bars}) > len(names)
+    most = max(bar.high if bar.high is not None else bar.value for bar in bars)
+    rows = [_bar_row(bar, unit, percent) for bar in bars]
+    height = ROW_PX * len(names) * (len(groups) if together else 1)
+    return svg(
+        "bars.json",
+        {
+            "all": rows,
+            "measured": [row for row in rows if not row["hollow"]],
+            "published": [row for row in rows if row["hollow"]],
+            "intervals": [row for row in rows if row["low"] is not None],
+        },
+        height=height + 44 + (16 * len(groups) if len(groups) > 1 else 0),
+        names=names,
+        offset={"field": "group", "type": "nominal", "sort": groups} if together else None,
+        colours=scale_of(groups),
+        legend={"title": None} if len(groups) > 1 else None,
+        # Room at the right for the figure at the longest bar's end.
+        most=most * 1.28 or 1.0,
+        unit=unit,
+        format=".0%" if percent else "~s",
+    )
+
+
+def _bar_row(bar: Bar, unit: str, percent: bool) -> dict[str, Any]:
+    says = f"{bar.row}, {bar.group}: {bar.text}"
+    if bar.low is not None and bar.high is not None and not percent:
+        says += f", 95% interval {figures(bar.low)} to {figures(bar.high)}"
+    return {
+        "row": plain(bar.row), "group": plain(bar.group), "value": bar.value, "low": bar.low, "high": bar.high,
+        "end": max(bar.value, bar.high or 0.0), "text": plain(bar.text), "hollow": bar.hollow,
+        "says": plain(f"{says} ({unit})", 300),
+    }  # fmt: skip
 
 
 def plain(text: str, most: int = 80) -> str:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from metalmark.report.charts.draw import DASHES, FAINT, INK, MUTED, PAPER, SERIES, SHAPES, WIDTH, Canvas, plain, svg
+from metalmark.report.charts.draw import SERIES, WIDTH, plain, scale_of, svg
 from metalmark.report.text.units import figures
 
 HEIGHT = 190
+DASHES = ((1, 0), (6, 3), (2, 2), (9, 3, 2, 3), (4, 2, 1, 2), (12, 4), (3, 5))
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 LEGEND_PX, LETTER_PX = 15, 5.5
 LOG_FROM = 8.0
 """Where the highest value is so many times the lowest, a logarithmic axis shows more."""
@@ -65,76 +67,36 @@ def lines_svg(
     level: float | None = None,
 ) -> str:
     """`points`: mark each one. `level`: a value to be reached, as a line across."""
-    return svg(lambda canvas: _chart(canvas, lines, x, y, spans, points, level))
-
-
-def _chart(
-    canvas: Canvas, lines: Sequence[Line], x: Axis, y: Axis, spans: Sequence[Span], points: bool, level: float | None
-) -> Any:
-    alt = canvas.alt
     names = [plain(line.name) for line in lines if not line.trend]
-    layers = [*_spans(canvas, spans), *([_level(canvas, level)] if level is not None else [])]
-    layers += _strips(canvas, lines, x, y)
-    layers += _lines(canvas, lines, names, x, y, points, level)
-    chart = alt.layer(*layers).properties(
-        width=WIDTH, height=HEIGHT + (LEGEND_PX * len(names) + 8 if len(names) > 1 else 0),
-        autosize=alt.AutoSizeParams(type="fit", contains="padding"),
-    )  # fmt: skip
-    # A point's own legend would join the line's, and hide its dashes.
-    return chart.resolve_legend(fill="independent", shape="independent") if points else chart
-
-
-def _lines(
-    canvas: Canvas, lines: Sequence[Line], names: list[str], across: Axis, up: Axis, points: bool, level: float | None
-) -> list[Any]:
-    alt = canvas.alt
-    x, y = _x(alt, lines, across), _y(alt, lines, up, level)
-    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=220) if len(names) > 1 else None
-    cycle = [place % len(SERIES) for place in range(len(names))]
-    colours = alt.Scale(domain=names, range=[SERIES[n] for n in cycle])
-    dashes = alt.Scale(domain=names, range=[list(DASHES[n]) for n in cycle])
-    rows = [row for line in lines if not line.trend for row in _rows(line, across, up)]
-    base = canvas.chart(rows).encode(x=x, y=y)
-    layers = [
-        base.mark_line(strokeWidth=1.6, clip=True, aria=True).encode(
-            description=alt.Description("name:N"),
-            stroke=alt.Stroke("name:N", legend=legend, scale=colours),
-            strokeDash=alt.StrokeDash("name:N", legend=legend, scale=dashes),
-            order=alt.Order("place:Q"),
-        )
+    rows = [row for line in lines if not line.trend for row in _rows(line, x, y)]
+    whole = spans[-1].end - spans[0].begin if spans else 0.0
+    shown = [
+        {"x": span.begin, "x2": span.end, "middle": (span.begin + span.end) / 2, "name": _fitting(span, whole)}
+        for span in spans
     ]
-    if any(line.intervals for line in lines):
-        held = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.2)
-        layers.append(
-            held.encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"), stroke=alt.Stroke("name:N", legend=None, scale=colours))
-        )
-    if points:
-        # By a field of their own, or the legend would show a point instead of the line's dashes.
-        fill = alt.Fill("mark:N", legend=None, scale=colours)
-        shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=names, range=[SHAPES[n] for n in cycle]))
-        marks = base.mark_point(filled=True, size=36, opacity=1, aria=True)
-        layers.append(marks.encode(fill=fill, shape=shape, description=alt.Description("says:N")))
-    for line in lines:
-        if line.trend:
-            trend = canvas.chart(_rows(line, across, up)).mark_line(color=INK, strokeWidth=2, strokeDash=[5, 3])
-            layers.append(trend.encode(x=x, y=y, order=alt.Order("place:Q")))
-    return layers
-
-
-def _spans(canvas: Canvas, spans: Sequence[Span]) -> list[Any]:
-    """Shade every other span, and write its name on top."""
-    if not spans:
-        return []
-    whole = spans[-1].end - spans[0].begin
-    rows = [
-        {"x": span.begin, "x2": span.end, "middle": (span.begin + span.end) / 2, "name": _fitting(span, whole),
-         "shade": bool(number % 2)}
-        for number, span in enumerate(spans)
-    ]  # fmt: skip
-    alt, base = canvas.alt, canvas.chart(rows)
-    shade = base.transform_filter("datum.shade").mark_rect(color=FAINT).encode(x=alt.X("x:Q"), x2=alt.X2("x2:Q"))
-    text = base.mark_text(baseline="bottom", color=MUTED, fontSize=10, dy=-2, clip=False)
-    return [shade, text.encode(x=alt.X("middle:Q"), y=alt.YValue(0), text=alt.Text("name:N"))]
+    trends = [{**row, "trend": number} for number, line in enumerate(lines) if line.trend for row in _rows(line, x, y)]
+    return svg(
+        "lines.json",
+        {
+            "shades": shown[1::2],  # every other one
+            "spans": shown,
+            "level": [] if level is None else [{"y": level}],
+            "strips": _strips(lines, x, y),
+            "lines": rows,
+            "intervals": [row for row in rows if row["low"] is not None],
+            "points": rows if points else [],
+            "trends": trends,
+        },
+        height=HEIGHT + (LEGEND_PX * len(names) + 8 if len(names) > 1 else 0),
+        # A point's own legend would join the line's, and hide its dashes.
+        resolve={"legend": {"fill": "independent", "shape": "independent"}} if points else {},
+        x=_x(lines, x),
+        y=_y(lines, y, level),
+        legend={"title": None, "symbolType": "stroke", "symbolSize": 220} if len(names) > 1 else None,
+        colours=scale_of(names),
+        dashes=scale_of(names, DASHES),
+        shapes=scale_of(names, SHAPES),
+    )
 
 
 def _fitting(span: Span, whole: float) -> str:
@@ -143,23 +105,18 @@ def _fitting(span: Span, whole: float) -> str:
     return plain(span.name) if room_px >= LETTER_PX * len(span.name) else ""
 
 
-def _level(canvas: Canvas, level: float) -> Any:
-    base = canvas.chart([{"y": level}])
-    return base.mark_rule(color=INK, strokeDash=[2, 3], strokeWidth=1).encode(y=canvas.alt.Y("y:Q"))
-
-
-def _x(alt: Any, lines: Sequence[Line], axis: Axis) -> Any:
+def _x(lines: Sequence[Line], axis: Axis) -> dict[str, Any]:
     values = sorted({point[0] for line in lines for point in line.points})
     if axis.whole and (axis.log or len(values) <= 8):
         # Only what was run stands on the axis: no batch of 3.5.
         ticks: dict[str, Any] = {"values": values, "format": "~s" if max(values) >= 10_000 else ",~d"}
     else:
         ticks = {"tickCount": 6}
-    scale = alt.Scale(type="log" if axis.log else "linear", zero=axis.zero, nice=False, padding=4)
-    return alt.X("x:Q", title=axis.title, axis=alt.Axis(grid=False, **ticks), scale=scale)
+    scale = {"type": "log" if axis.log else "linear", "zero": axis.zero, "nice": False, "padding": 4}
+    return {"field": "x", "type": "quantitative", "title": axis.title, "axis": {"grid": False, **ticks}, "scale": scale}
 
 
-def _y(alt: Any, lines: Sequence[Line], axis: Axis, level: float | None) -> Any:
+def _y(lines: Sequence[Line], axis: Axis, level: float | None) -> dict[str, Any]:
     low, high = _range(lines, level)
     if axis.zero and not axis.log:
         low = min(low, 0.0)
@@ -171,10 +128,16 @@ def _y(alt: Any, lines: Sequence[Line], axis: Axis, level: float | None) -> Any:
     # Trimmed, and fine enough that no two ticks of five read the same.
     share = f".{max(0, -math.floor(math.log10((high - low) / 6 * 100)))}~%"
     form = share if axis.percent else "~s" if high >= 10_000 else ",.4~r"
-    ticks: dict[str, Any] = {"values": _log_ticks(low, high)} if axis.log else {"tickCount": 5}
+    ticks: dict[str, Any] = {"format": form, **({"values": _log_ticks(low, high)} if axis.log else {"tickCount": 5})}
     kind, padding = "log" if axis.log else "linear", 0 if axis.zero and not axis.log else 6
-    scale = alt.Scale(type=kind, domain=[low, high], nice=not axis.log, zero=False, padding=padding)
-    return alt.Y("y:Q", title=axis.title, scale=scale, axis=alt.Axis(format=form, **ticks))
+    scale = {"type": kind, "domain": [low, high], "nice": not axis.log, "zero": False, "padding": padding}
+    return {
+        "field": "y",
+        "type": "quantitative",
+        "title": axis.title,
+        "scale": scale,
+        "axis": {"format": form, **ticks},
+    }
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -207,7 +170,7 @@ def _rows(line: Line, across: Axis, up: Axis) -> list[dict[str, Any]]:
     return rows
 
 
-def _strips(canvas: Canvas, lines: Sequence[Line], across: Axis, up: Axis) -> list[Any]:
+def _strips(lines: Sequence[Line], across: Axis, up: Axis) -> list[dict[str, Any]]:
     """Invisible upright parts of the figure that show the values of every line there on hovering."""
     drawn = [line for line in lines if not line.trend]
     xs = sorted({x for line in drawn for x, _ in line.points})
@@ -218,14 +181,10 @@ def _strips(canvas: Canvas, lines: Sequence[Line], across: Axis, up: Axis) -> li
         width = (xs[-1] - xs[0]) / MOST_STRIPS
         middles = [xs[0] + width * (number + 0.5) for number in range(MOST_STRIPS)]
     edges = [xs[0], *(math.sqrt(a * b) if across.log else (a + b) / 2 for a, b in pairwise(middles)), xs[-1]]
-    rows = [
+    return [
         {"x": begin, "x2": end, "says": _at(drawn, middle, across, up)}
         for middle, (begin, end) in zip(middles, pairwise(edges), strict=True)
     ]
-    alt, base = canvas.alt, canvas.chart(rows)
-    # Painted, or a browser would look through it.
-    mark = base.mark_rect(color=PAPER, fillOpacity=0, aria=True)
-    return [mark.encode(x=alt.X("x:Q"), x2=alt.X2("x2:Q"), description=alt.Description("says:N"))]
 
 
 def _at(lines: Sequence[Line], middle: float, across: Axis, up: Axis) -> str:
