@@ -17,9 +17,17 @@ def test_the_pages_examples_run(script: Script) -> None:
     assert done.returncode == 0, done.stderr
     assert "because: " in done.stdout
     assert "squares: completed" in done.stdout
+    assert "run1" in done.stdout, "where the training is"
+    assert "can't tell" in done.stdout, "one process per cell"
+    assert "True training" in done.stdout, "`last` is the training"
+    assert "report.html True" in done.stdout
     assert done.stdout.splitlines()[-1].split()[1] == "completed"
 
 
 def test_the_page_names_the_whole_kit() -> None:
     for name in set(metalmark.__all__) - {"Batch", "Param", "Recipe", "Workload", "__version__"}:
         assert f"mm.{name}(" in PAGE, name
+
+
+def test_the_page_imports_nothing_of_the_inside() -> None:
+    assert not re.search(r"from metalmark\.|import metalmark\.", PAGE)
