@@ -17,7 +17,7 @@ from metalmark.report.charts.cells import (
     scaling_figures,
     throughput_figures,
 )
-from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
+from metalmark.report.charts.over_time import together_figures, training_figures, watched_figures
 from metalmark.report.charts.draw import SERIES, Bar, Drawn, Figure, Missing, bars_svg, plain
 from metalmark.report.charts.lines import (
     MOST_POINTS,

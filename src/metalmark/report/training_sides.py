@@ -12,7 +12,7 @@ from metalmark.model.run import Absent
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.compare_page import comparison_answer
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import figures, percent, seconds, size, spark
+from metalmark.report.text.units import figures, known, percent, seconds, size, spark
 from metalmark.results.comparison import compare_runs
 from metalmark.results.derived import TrainingFigures, training_figures
 from metalmark.results.measured import samples_by_seed, training_question
@@ -21,8 +21,6 @@ from metalmark.results.pairing import Side, shown
 BARS = 48
 BETWEEN = 3
 WHOLE = {Ending.EPOCHS.value, Ending.TARGET.value, Ending.PATIENCE.value}
-
-Figure = Callable[[TrainingFigures], str]
 
 
 def sides_of(runs: Sequence[TrainingRun]) -> list[TrainingFigures]:
@@ -75,8 +73,7 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
     for side in sides:
         if side.state not in WHOLE:
             yield f"{side.label}: {side.state}.{f' {side.reason}' if side.reason else ''}"
-    differing = unlike(runs)
-    if differing:
+    if differing := unlike(runs):
         said = "; ".join(f"{shown(name)} {' / '.join(values)}" for name, values in differing.items())
         yield f"Not like for like: {said}."
     setting = next((run.setting for run in runs if run.setting is not None), None)
@@ -87,19 +84,19 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
         )
     trained = [side for side in sides if side.epochs]
     if trained:
-        first = ", ".join(
-            f"{side.label} {seconds(side.first_steps_s)}"
-            for side in trained
-            if not isinstance(side.first_steps_s, Absent)
-        )
+        firsts = [(side.label, side.first_steps_s) for side in trained]
+        first = ", ".join(f"{label} {seconds(time)}" for label, time in firsts if not isinstance(time, Absent))
         yield f"Times are of a mean epoch, without first steps (tracing, compiling, allocating): {first} in all."
     for side in trained:
         yield from (f"{flag.name}: {flag.evidence} ({side.label})." for flag in side.flags)
-    yield from _absences(trained)
-    sources = dict.fromkeys(
-        f"{side.energy.part}: {side.energy.source}" for side in trained if not isinstance(side.energy, Absent)
-    )
-    if sources:
+    for what, name in NAMES.items():
+        reasons: dict[str, list[str]] = {}
+        for side in trained:
+            if isinstance(value := getattr(side, what), Absent):
+                reasons.setdefault(value.reason, []).append(side.label)
+        yield from (f"{name} unknown on {', '.join(who)}: {reason}." for reason, who in reasons.items())
+    costs = [side.energy for side in trained if not isinstance(side.energy, Absent)]
+    if sources := dict.fromkeys(f"{cost.part}: {cost.source}" for cost in costs):
         yield f"Power and energy of {'; '.join(sources)}."
     said_once: dict[str, list[str]] = {}
     for run, side in zip(runs, sides, strict=True):
@@ -162,56 +159,25 @@ def _curves(
         yield f"  {side.label:<{pad}}  {line}  {show(values[0])} → {show(values[-1])}"
 
 
-def _absences(sides: Sequence[TrainingFigures]) -> Iterator[str]:
-    for what in ("utilisation", "energy", "memory_bytes"):
-        reasons: dict[str, list[str]] = {}
-        for side in sides:
-            value = getattr(side, what)
-            if isinstance(value, Absent):
-                reasons.setdefault(value.reason, []).append(side.label)
-        for reason, who in reasons.items():
-            yield f"{NAMES[what]} unknown on {', '.join(who)}: {reason}."
-
-
 def _caption(runs: Sequence[TrainingRun]) -> str:
     plan = runs[0].plan
-    settings = plan.settings.changed()
-    same = {name: value for name, value in settings.items() if all(_has(run, name, value) for run in runs)}
-    changed = "".join(f", {name} {value}" for name, value in same.items())
-    batch = f", batch {plan.params['batch_size']}" if "batch_size" in plan.params else ""
     differing = unlike(runs)
-    parts = [
-        plan.workload if "workload" not in differing else "trainings",
-        batch if "batch_size" not in differing else "",
-        changed,
-        f", seed {plan.seed}" if len({run.plan.seed for run in runs}) == 1 else "",
-    ]
-    return "".join(parts)
-
-
-def _has(run: TrainingRun, name: str, value: str) -> bool:
-    return run.plan.settings.changed().get(name) == value
+    parts = [plan.workload if "workload" not in differing else "trainings"]
+    if "batch_size" in plan.params and "batch_size" not in differing:
+        parts.append(f"batch {plan.params['batch_size']}")
+    for name, value in plan.settings.changed().items():
+        if all(run.plan.settings.changed().get(name) == value for run in runs):
+            parts.append(f"{name} {value}")
+    return ", ".join([*parts, *([f"seed {plan.seed}"] if len({run.plan.seed for run in runs}) == 1 else [])])
 
 
 def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
     groups: list[list[int]] = []
-    left = 0
     for number, width in enumerate(widths):
-        needed = width + BETWEEN
-        if not groups or needed > left:
+        if not groups or sum(widths[other] + BETWEEN for other in groups[-1]) + width + BETWEEN > room:
             groups.append([])
-            left = room
         groups[-1].append(number)
-        left -= needed
     return groups
-
-
-def _time(name: str) -> Figure:
-    def show(side: TrainingFigures) -> str:
-        value = getattr(side, name)
-        return "-" if isinstance(value, Absent) else seconds(value)
-
-    return show
 
 
 def _epochs(side: TrainingFigures) -> str:
@@ -220,47 +186,25 @@ def _epochs(side: TrainingFigures) -> str:
     return f"{side.epochs} of {side.of_epochs}" + ("" if side.state in WHOLE else f", {side.state}")
 
 
-def _best(side: TrainingFigures) -> str:
-    return "-" if isinstance(side.accuracy, Absent) else f"{percent(side.accuracy)} (epoch {side.best_epoch})"
+def _cost(side: TrainingFigures, value: str, unit: str) -> str:
+    """Power or energy; a modelled one is marked."""
+    return known(
+        side.energy, lambda cost: f"{figures(getattr(cost, value))} {unit}{' (est.)' if cost.modelled else ''}"
+    )
 
 
-def _pace(side: TrainingFigures) -> str:
-    return "-" if isinstance(side.samples_s, Absent) else figures(side.samples_s)
-
-
-def _busy(side: TrainingFigures) -> str:
-    used = side.utilisation
-    return "-" if isinstance(used, Absent) else f"{used.percent:.0f}% of {used.of}"
-
-
-def _power(side: TrainingFigures) -> str:
-    return "-" if isinstance(side.energy, Absent) else f"{figures(side.energy.average_w)} W{_estimate(side)}"
-
-
-def _energy(side: TrainingFigures) -> str:
-    return "-" if isinstance(side.energy, Absent) else f"{figures(side.energy.joules)} J{_estimate(side)}"
-
-
-def _estimate(side: TrainingFigures) -> str:
-    return " (est.)" if not isinstance(side.energy, Absent) and side.energy.modelled else ""
-
-
-def _memory(side: TrainingFigures) -> str:
-    return "-" if isinstance(side.memory_bytes, Absent) else size(side.memory_bytes)
-
-
-FIGURES: dict[str, Figure] = {
+FIGURES: dict[str, Callable[[TrainingFigures], str]] = {
     "epochs": _epochs,
-    "best accuracy": _best,
-    "epoch": _time("epoch_s"),
-    "  input": _time("input_s"),
-    "  compute": _time("compute_s"),
-    "  validation": _time("validation_s"),
-    "samples/s": _pace,
-    "utilisation": _busy,
-    "power": _power,
-    "energy": _energy,
-    "memory": _memory,
+    "best accuracy": lambda side: known(side.accuracy, lambda best: f"{percent(best)} (epoch {side.best_epoch})"),
+    "epoch": lambda side: known(side.epoch_s, seconds),
+    "  input": lambda side: known(side.input_s, seconds),
+    "  compute": lambda side: known(side.compute_s, seconds),
+    "  validation": lambda side: known(side.validation_s, seconds),
+    "samples/s": lambda side: known(side.samples_s, figures),
+    "utilisation": lambda side: known(side.utilisation, lambda used: f"{used.percent:.0f}% of {used.of}"),
+    "power": lambda side: _cost(side, "average_w", "W"),
+    "energy": lambda side: _cost(side, "joules", "J"),
+    "memory": lambda side: known(side.memory_bytes, size),
     "flags": lambda side: ", ".join(flag.name for flag in side.flags) or "-",
 }
 OPTIONAL = {"utilisation", "power", "energy", "memory", "flags"}

@@ -20,8 +20,8 @@ from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Missing
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import answer_block, facts_block, figures_block, not_drawn
-from metalmark.report.html.sections import run_section, sweep_section, trainings_section
+from metalmark.report.html.blocks import figures_block, not_drawn
+from metalmark.report.html.document import run_section, sweep_section, trainings_section
 from metalmark.report.text.run_page import Fact, machine_facts, software_facts
 from metalmark.report.text.units import count, moment
 from metalmark.results.ceilings import NO_CEILINGS, ceilings_of
@@ -84,7 +84,7 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
     header = run.header
     body = render(
         "run.html",
-        answer=answer_block(answer(Content(runs=tuple(cell)))),
+        lines=answer(Content(runs=tuple(cell))),
         sweep=header.sweep,
         names=names,
         running=running,
@@ -107,7 +107,7 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
     content = Content(runs=tuple(runs), plans=() if status else plans)
     body = render(
         "sweep.html",
-        answer=answer_block(answer(content)),
+        lines=answer(content),
         id=identifier,
         names=names,
         running=status if status and status.alive else None,
@@ -167,11 +167,11 @@ def _figures(content: Content) -> Markup:
     return DRAWINGS.get(("sweep", *states), draw)
 
 
-def _machines(runs: Sequence[AnyRun]) -> Markup:
+def _machines(runs: Sequence[AnyRun]) -> list[list[Fact]]:
     """Each machine once, with all the software that ran on it."""
     machines: dict[str, list[Fact]] = {}
     for header in (run.header for run in runs):
         if header.machine is not None and header.software is not None:
             facts = machines.setdefault(repr(header.machine), machine_facts(header.machine))
             facts += [fact for fact in software_facts(header.software) if fact not in facts]
-    return Markup().join(map(facts_block, machines.values()))
+    return list(machines.values())

@@ -1,25 +1,34 @@
-"""Figures over the time of a run: its step times, and what the sensors read in its phases."""
+"""Figures over the time of a run: its step times, what the sensors read in its phases, and the curves of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed, Phases
 from metalmark.model.run import Series, Telemetry
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers, titled
-from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned
-from metalmark.report.text.units import figures, reading, seconds
+from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
+from metalmark.report.text.tables import Table
+from metalmark.report.text.units import figures, known, percent, prefix_of, reading, seconds
 from metalmark.results.cells import Cell
 from metalmark.stats.drift import Drift, condense, drift, theil_sen
 from metalmark.stats.summary import median
+from metalmark.training.derived import samples_s
 
 STEP_HEADERS = ("repeat", "blocks", "steps", "fastest", "median", "slowest", "last tenth / first", "drift")
 HEADERS = ("series", "source", "readings", "least", "median", "most", "longest gap")
 SMALL_BYTES = 2**30
 SWAP = "system_swap_used"
+EPOCHS = ("training", "epoch", "train loss", "validation loss", "accuracy")
+TIMES = ("epoch", "input", "compute", "validation", "samples/s")
+STEPS = ("line", "steps", "first", "lowest", "last")
+TRAIN, VALIDATION = "training", "validation"
 
 
 class SensorChart(Struct, frozen=True, kw_only=True):
@@ -48,6 +57,28 @@ SENSOR_CHARTS = (
 )  # fmt: skip
 NEEDED = {"CPU utilisation", "Power", "Memory"}
 """The page says why one of these is missing; a temperature is a bonus."""
+
+
+def run_figures(run: AnyRun) -> list[Drawn]:
+    """Return every figure of one run, for a page whose heading has its name."""
+    if isinstance(run, WatchedRun):
+        return [*watched_figures(run), *series_figures(run.telemetry, run.name, headed=True)]
+    if isinstance(run, BenchRun):
+        done = isinstance(run.outcome, Completed)
+        return cell_figures(Cell(plan=run.plan, records=(run,)), run.plan.label) if done else []
+    drawn: list[Drawn] = [*training_figures(run)]
+    for number, session in enumerate(run.sessions):
+        which = f", session {number + 1}" if len(run.sessions) > 1 else ""
+        own = [epoch for epoch in run.epochs if epoch.session == number]
+        spans = [Span(epoch.begin_s, epoch.end_s, f"epoch {epoch.number}") for epoch in own]
+        drawn += series_figures(session.telemetry, f"{training_name(run)}{which}", spans=spans, headed=not which)
+    return drawn
+
+
+def cell_figures(cell: Cell, name: str) -> list[Drawn]:
+    """Return the step times of a cell, and the sensors of its first run; the heading above has the name."""
+    steps = steps_figure(cell, name, headed=True)
+    return [*([steps] if steps else []), *sensor_figures(cell.records[0], name, headed=True)]
 
 
 def sensor_figures(record: BenchRun, name: str, *, headed: bool = False) -> list[Drawn]:
@@ -127,11 +158,14 @@ def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | Non
     if not runs:
         return None
     # Small times in their own unit: 0.0012 on an axis says nothing.
-    scale, unit = _unit(median([time for _, run in runs for time in _times(run)]))
+    scale, prefix = prefix_of(median([time for _, run in runs for time in _times(run)]))
     lines, rows = [], []
     for record, run in runs[:MOST_LINES]:
-        points = _points(run, scale)
-        found = drift(_times(run))
+        times, begin_s = _times(run), run.measurement.blocks[0].at_s
+        points = tuple(
+            (block.at_s - begin_s, time / scale) for block, time in zip(run.measurement.blocks, times, strict=True)
+        )
+        found = drift(times)
         lines.append(Line(name=f"repeat {record.repeat + 1}", points=points))
         if found is not None and found.significant:
             lines.append(Line(name="drift", points=_trend(points), trend=True))
@@ -143,7 +177,7 @@ def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | Non
         title=titled("Step time over the run", "" if headed else name),
         about=f"Each block's mean step.{drifts}{left_out} {thinned([len(line.points) for line in lines])}".rstrip(),
         label=f"Line chart: step time of {name} over time; {f'{drifting} drift' if drifting else 'no drift'}.",
-        svg=lines_svg(lines, Axis("seconds since measuring began"), Axis(f"step, {unit}")),
+        svg=lines_svg(lines, Axis("seconds since measuring began"), Axis(f"step, {prefix}s")),
         numbers=numbers(STEP_HEADERS, rows),
     )
 
@@ -164,17 +198,130 @@ def _trend(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple((x, line.begin + line.slope * (x - at[0])) for x in (points[0][0], points[-1][0]))
 
 
-def _points(run: Completed, scale: float) -> tuple[Point, ...]:
-    blocks = run.measurement.blocks
-    return tuple((block.at_s - blocks[0].at_s, block.elapsed_s / block.steps / scale) for block in blocks)
-
-
 def _times(run: Completed) -> list[float]:
     return [block.elapsed_s / block.steps for block in run.measurement.blocks]
 
 
-def _unit(step_s: float) -> tuple[float, str]:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if step_s >= scale:
-            return scale, unit
-    return 1e-9, "ns"
+# Curves of `metalmark train`, and of watched runs
+
+
+def training_name(record: TrainingRun, *, workload: bool = True) -> str:
+    plan = record.plan
+    changed = "".join(f", {value}" for value in plan.settings.changed().values())
+    lead = f"{plan.workload}, " if workload else ""
+    return f"{lead}{plan.framework} {plan.device}{changed} ({record.id[:4]})"
+
+
+def together_figures(records: Sequence[TrainingRun]) -> list[Drawn]:
+    """Return the accuracy and the validation loss of each training over its epochs, one figure each per workload."""
+    groups: dict[str, list[TrainingRun]] = {}
+    for record in records:
+        if record.epochs:
+            groups.setdefault(record.plan.workload, []).append(record)
+    drawn: list[Drawn] = []
+    for workload, group in groups.items():
+        for at in range(0, len(group), MOST_LINES):
+            drawn += _over_epochs(workload, group[at : at + MOST_LINES])
+    return drawn or [Missing(title="Training curves", reason="no training came to the end of an epoch")]
+
+
+def training_figures(record: TrainingRun) -> list[Drawn]:
+    """Return the loss of each step of one training, and where the time of its epochs went."""
+    name = training_name(record)
+    steps = [loss for epoch in record.epochs for loss in epoch.losses]
+    losses = tuple((float(step), loss) for step, loss in enumerate(steps, start=1))
+    if not losses or not record.epochs:
+        return [Missing(title=f"Training curves: {name}", reason="it ended before its first epoch did")]
+    line = Line(name=TRAIN, points=losses)
+    shown = Figure(
+        title="Training loss over the steps",
+        about=" ".join(filter(None, ("The mean over a step's batch, before its update.", thinned([len(losses)])))),
+        label=f"Line chart: loss of each of {len(losses):,} steps of {name}.",
+        svg=lines_svg([line], Axis("step"), _loss_axis([line])),
+        numbers=_step_numbers(name, losses),
+    )
+    return [shown, _epoch_times(record, name)]
+
+
+def watched_figures(run: WatchedRun) -> list[Drawn]:
+    drawn: list[Drawn] = [_watched(run, curve) for curve in run.curves if any(v is not None for v in curve.values)]
+    return drawn or [Missing(title=f"Training curves: {run.name}", reason="the loop logged no number")]
+
+
+def _over_epochs(workload: str, runs: Sequence[TrainingRun]) -> Iterator[Figure]:
+    """The accuracy of each training; both losses of a single one, of several only the validation loss, or nobody could
+    tell the lines apart."""
+    names = [training_name(run, workload=False) for run in runs]
+    rows = [
+        (name, str(epoch.number), f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}", percent(epoch.accuracy))
+        for name, run in zip(names, runs, strict=True)
+        for epoch in run.epochs
+    ]
+    targets = {run.goal.target_accuracy for run in runs}
+    target = targets.pop() if len(targets) == 1 else None
+    level = "" if target is None else f" Broken line across: the target, {percent(target)}."
+    lines = [_line(name, run, "accuracy") for name, run in zip(names, runs, strict=True)]
+    yield Figure(
+        title=f"Validation accuracy: {workload}",
+        about=f"Share of the validation samples, after each epoch.{level}",
+        label=f"Line chart: validation accuracy of {len(lines)} trainings of {workload} over their epochs.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True, level=target),
+        numbers=numbers(EPOCHS, rows),
+    )
+    lines = [_line(name, run, "validation_loss") for name, run in zip(names, runs, strict=True)]
+    which = "Validation loss"
+    if len(runs) == 1:
+        lines = [_line(TRAIN, runs[0], "train_loss"), _line(VALIDATION, runs[0], "validation_loss")]
+        which = "Training and validation loss"
+    yield Figure(
+        title=f"{which}: {workload}",
+        about="The mean over each epoch's samples.",
+        label=f"Line chart: {which.lower()} of {workload} over the epochs.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), _loss_axis(lines), points=True),
+        numbers=numbers(EPOCHS, rows),
+    )
+
+
+def _line(name: str, run: TrainingRun, figure: str) -> Line:
+    return Line(name=name, points=tuple((float(epoch.number), getattr(epoch, figure)) for epoch in run.epochs))
+
+
+def _epoch_times(record: TrainingRun, name: str) -> Figure:
+    lines = [_line(part, record, f"{part}_s") for part in ("input", "compute", "validation")]
+    rows = [
+        (str(epoch.number), seconds(epoch.input_s), seconds(epoch.compute_s), seconds(epoch.validation_s),
+         known(samples_s(epoch), figures))
+        for epoch in record.epochs
+    ]  # fmt: skip
+    return Figure(
+        title="Time per epoch",
+        about="Seconds spent waiting for batches, computing and validating.",
+        label=f"Line chart: seconds of each epoch of {name} spent on input, compute and validation.",
+        svg=lines_svg(lines, Axis("epoch", whole=True), Axis("seconds", zero=True), points=True),
+        numbers=numbers(TIMES, rows),
+    )
+
+
+def _watched(run: WatchedRun, curve: Curve) -> Figure:
+    pairs = zip(curve.steps, curve.values, strict=True)
+    points = tuple((float(step), value) for step, value in pairs if value is not None)
+    lost = len(curve.values) - len(points)
+    said = (f"{lost} values were not finite." if lost else "", thinned([len(points)]))
+    return Figure(
+        title=curve.name,
+        about=" ".join(filter(None, ("As the loop logged it.", *said))),
+        label=f"Line chart: {curve.name} of the watched run {run.name} over its steps.",
+        svg=lines_svg([Line(name=curve.name, points=points)], Axis("step"), Axis(curve.name)),
+        numbers=_step_numbers(curve.name, points),
+    )
+
+
+def _loss_axis(lines: Sequence[Line]) -> Axis:
+    log = wants_log([y for line in lines for _, y in line.points])
+    return Axis("loss, logarithmic" if log else "loss", log=log)
+
+
+def _step_numbers(name: str, points: Sequence[Point]) -> Table:
+    values = [y for _, y in points]
+    told = (values[0], min(values), values[-1])
+    return numbers(STEPS, [(name, f"{len(points):,}", *(f"{value:.4g}" for value in told))])

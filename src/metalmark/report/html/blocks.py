@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from metalmark.report.charts.draw import Drawn, Figure, Missing
 from metalmark.report.html.page import render
-from metalmark.report.text.run_page import Fact
 from metalmark.report.text.tables import Table
 
 if TYPE_CHECKING:
@@ -118,23 +117,6 @@ def sort_key(text: str) -> float | None:
     if found is None:
         return None
     return float(found[1].replace(",", "")) * _SCALES.get(found[2].rstrip(".,;"), 1.0)
-
-
-def facts_block(facts: Sequence[Fact]) -> Markup:
-    return render("facts.html", facts=facts)
-
-
-def notes_block(notes: Sequence[str]) -> Markup:
-    return render("notes.html", notes=notes)
-
-
-def join(parts: Sequence[Markup]) -> Markup:
-    return render("join.html", parts=parts)
-
-
-def answer_block(lines: Sequence[str]) -> Markup:
-    """Sentences whose commands stand between backticks."""
-    return render("answer.html", lines=[list(enumerate(line.split("`"))) for line in lines])
 
 
 def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> Markup:

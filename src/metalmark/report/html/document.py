@@ -1,12 +1,20 @@
-"""The report: one document from a Content. It begins with the answer; then come the tables, then the charts."""
+"""The report: one document from a Content, which begins with the answer; then come the tables, then the charts. Its
+sections, a run of any kind, the cells of a sweep, trainings side by side, are those of the server too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 import metalmark
+from metalmark.model.codec import AnyRun
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.plan import Plan, word
+from metalmark.model.run import Failed, Series, Telemetry
 from metalmark.model.sweep import now_utc
+from metalmark.model.training import TrainingRun
+from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
 from metalmark.report.charts.cells import (
     ceiling_figures,
@@ -17,23 +25,33 @@ from metalmark.report.charts.cells import (
     throughput_figures,
 )
 from metalmark.report.charts.draw import Drawn, Figure, Missing
-from metalmark.report.charts.over_time import sensor_figures, steps_figure
+from metalmark.report.charts.over_time import cell_figures, run_figures, together_figures
 from metalmark.report.content import Content
 from metalmark.report.html.blocks import (
-    answer_block,
-    facts_block,
+    Value,
+    columns_of,
     figures_block,
     from_table,
-    join,
     not_drawn,
-    notes_block,
+    table,
 )
 from metalmark.report.html.page import page, render
-from metalmark.report.html.sections import run_section, sweep_section, trainings_section
-from metalmark.report.text.run_page import machine_facts, software_facts
-from metalmark.report.text.tables import plan_name, published_tables
-from metalmark.report.text.units import count
-from metalmark.results.cells import Cell, cells_of
+from metalmark.report.text.run_page import (
+    derived_lines,
+    machine_facts,
+    run_facts,
+    software_facts,
+    when,
+    window_values,
+)
+from metalmark.report.text.run_tables import training_table, watched_table
+from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
+from metalmark.report.text.units import count, reading
+from metalmark.report.training_sides import side_notes, side_tables
+from metalmark.results.ceilings import NO_CEILINGS, Ceilings
+from metalmark.results.cells import Cell, cells_of, varying
+from metalmark.scrub import scrub
+from metalmark.stats.summary import median
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -44,6 +62,18 @@ MOST_OVER_TIME = 12
 """Cells with their series drawn; those with a flag come first, since they are looked at first."""
 MOST_RUNS = 200
 MOST_TRAININGS = 12
+ANY_WIDTH = 10_000
+SERIES = columns_of(
+    "series", "from", "readings", "lowest", "median", "highest", numbers={"readings", "lowest", "median", "highest"}
+)
+FAILED = columns_of("workload", "framework", "device", "what happened", "why, and what to do", "what else")
+MOST_ROWS = 1500
+"""A page of more is slow to open and too large to send; other formats have every row."""
+APART: dict[str, Callable[[Cell], str]] = {
+    "machine": lambda cell: cell.records[0].machine.chip,
+    "sweep": lambda cell: cell.records[0].sweep,
+}
+"""Columns for what is the same in one sweep, and not in several."""
 
 
 class Part(NamedTuple):
@@ -60,7 +90,7 @@ def document(content: Content) -> str:
     written = f"written by Metalmark {metalmark.__version__}, {_minute(now_utc())}"
     return page(
         content.title,
-        render("report.html", answer=answer_block(answer(content)), parts=parts, absent=not_drawn(missing)),
+        render("report.html", lines=answer(content), parts=parts, absent=not_drawn(missing)),
         subtitle=f"{_counts(content)}, {begun} UTC; {written}",
     )
 
@@ -77,7 +107,7 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
         yield from _charts("energy", "Energy and efficiency", drawn, missing)
         if content.published:
             tables = [from_table(table) for table in published_tables(cells)]
-            body = join([figures_block(published_figures(cells), missing), *tables])
+            body = render("join.html", parts=[figures_block(published_figures(cells), missing), *tables])
             yield Part("published", "Published figures", body)
         yield Part("time", "Step time over the run", _over_time(cells, missing))
     if content.trainings:
@@ -85,7 +115,7 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
     if content.watched:
         shown = content.watched[:MOST_TRAININGS]
         sections = [run_section(run, missing, machine=False, level=3) for run in shown]
-        yield Part("watched", "Watched runs", join(sections))
+        yield Part("watched", "Watched runs", render("join.html", parts=sections))
     yield Part("machine", "Machine and software", _machines(content))
     if cells:
         yield Part("runs", "All runs", _runs(content, missing))
@@ -108,26 +138,20 @@ def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
     chosen = sorted(done, key=lambda cell: not cell.flags)[:MOST_OVER_TIME]
     shown = [cell for cell in done if any(cell is one for one in chosen)]
     few = f"Of {len(done):,} cells {len(shown)}, those with a flag first: name fewer runs to see others."
-    parts = [notes_block([few])] if len(done) > len(shown) else []
+    parts = [render("notes.html", notes=[few])] if len(done) > len(shown) else []
     plans = [cell.plan for cell in cells]
     for cell in shown:
         name = plan_name(cell.plan, plans)
-        steps = steps_figure(cell, name, headed=True)
-        drawn: list[Drawn] = [*([steps] if steps else []), *sensor_figures(cell.records[0], name, headed=True)]
         sensors = f"Sensors of repeat {cell.records[0].repeat + 1}." if len(cell.records) > 1 else ""
-        figures = figures_block(drawn, missing)
+        figures = figures_block(cell_figures(cell, name), missing)
         parts.append(render("cell.html", name=name, flags=", ".join(cell.flags), figures=figures, sensors=sensors))
-    return join(parts)
+    return render("join.html", parts=parts)
 
 
 def _machines(content: Content) -> Markup:
     software = {repr(one): one for run in content.runs if (one := run.header.software) is not None}
-    return join(
-        [
-            *(facts_block(machine_facts(machine)) for machine in content.machines),
-            *(facts_block(software_facts(one)) for one in list(software.values())[:MOST_OF_A_KIND]),
-        ]
-    )
+    blocks = [*map(machine_facts, content.machines), *map(software_facts, list(software.values())[:MOST_OF_A_KIND])]
+    return render("join.html", parts=[render("facts.html", facts=facts) for facts in blocks])
 
 
 def _runs(content: Content, missing: list[Missing]) -> Markup:
@@ -151,3 +175,151 @@ def _counts(content: Content) -> str:
 
 def _minute(moment: str) -> str:
     return moment[:16].replace("T", " ")
+
+
+# Sections
+
+
+def run_section(
+    run: AnyRun,
+    missing: list[Missing],
+    *,
+    ceilings: Ceilings = NO_CEILINGS,
+    draws: bool = True,
+    machine: bool = True,
+    level: int = 2,
+) -> Markup:
+    """Return everything that is known of one run. `draws`: with figures. `machine`: False where the page says it."""
+    header = run.header
+    outcome = run.outcome if isinstance(run, BenchRun) else None
+    done = outcome if isinstance(outcome, Completed) else None
+    failure = run.failure if isinstance(run, TrainingRun) else outcome
+    shown = _run_table(run)
+    blocks = [run_facts(run), *([machine_facts(header.machine)] if machine and header.machine is not None else [])]
+    blocks += [software_facts(header.software)] if header.software is not None else []
+    return render(
+        "run.html",
+        anchor=f"run-{run.id}",
+        level=level,
+        heading=header.label,
+        id=run.id,
+        when=when(run),
+        ending=header.ending,
+        failure=failure if isinstance(failure, Failed) else None,
+        error=run.error if isinstance(run, WatchedRun) else "",
+        flags=run.flags if isinstance(run, BenchRun) else (),
+        table="" if shown is None else from_table(shown, caption=False),
+        notes=[*derived_lines(run, ceilings), *_run_notes(run, done)],
+        figures=figures_block(run_figures(run), missing) if draws else "",
+        folded=shown is not None,
+        blocks=blocks,
+        telemetry="" if header.telemetry is None else telemetry_table(header.telemetry, done),
+    )
+
+
+def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> Markup:
+    """Return the trainings side by side, then each."""
+    parts = [figures_block(together_figures(runs), missing)]
+    if len(runs) > 1:
+        parts += [from_table(one, notes=False, sorts=False) for one in side_tables(runs, columns=ANY_WIDTH)]
+        parts.append(render("notes.html", notes=list(side_notes(runs))))
+    return render("join.html", parts=[*parts, *(run_section(run, missing, machine=False, level=3) for run in runs)])
+
+
+def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> Markup:
+    """Return what each sensor read in the measured window where that is known, else over the whole run."""
+    rows = [_series(one, run) for one in telemetry.series]
+    absent = [f"no {name}: {reason}" for name, reason in telemetry.absent.items()]
+    if not rows:
+        why = "Telemetry was switched off." if telemetry.hz is None else "No sensor gave a reading."
+        return render("notes.html", notes=[why, *absent])
+    over = "in the measured window" if run is not None else "over the whole run"
+    return table(SERIES, rows, caption=f"Sensor readings {over}", notes=absent)
+
+
+def sweep_section(
+    runs: Sequence[BenchRun], *, plans: Sequence[Plan] = (), left_out: Sequence[str] = (), links: str = "#run-"
+) -> Markup:
+    """Return the cells that completed and those that could not. `plans`: everything that was planned, where known: what
+    has no run yet is listed. `left_out`: what was not tried, with the reasons. `links`: how the address of a run
+    begins; empty for none."""
+    cells = cells_of(runs)
+    done = {repr(cell.plan) for cell in cells}
+    return render(
+        "sweep.html",
+        ran=_ran(cells, links),
+        failed=_failed(cells, links),
+        missing=[plan_name(plan, plans) for plan in plans if repr(plan) not in done],
+        left_out=[scrub(line) for line in left_out],
+        count=len(cells),
+        processes=len(runs),
+    )
+
+
+def _run_table(run: AnyRun) -> Table | None:
+    """The epochs of a training, the passes of a watched run."""
+    if isinstance(run, TrainingRun):
+        return training_table(run) if run.epochs else None
+    return watched_table(run) if isinstance(run, WatchedRun) and run.passes else None
+
+
+def _run_notes(run: AnyRun, done: Completed | None) -> list[str]:
+    if isinstance(run, TrainingRun) and len(run.sessions) > 1:
+        starts = ", ".join(f"epoch {session.first_epoch}" for session in run.sessions[1:])
+        return [f"It was stopped and resumed: {len(run.sessions)} sessions, which began again at {starts}."]
+    if isinstance(run, WatchedRun) and not run.passes:
+        return list(run.notes)
+    if done is None:
+        return []
+    fallbacks = [f"on the CPU for want of a kernel: {', '.join(done.fallbacks)}"] if done.fallbacks else []
+    return [*done.notes, *fallbacks]
+
+
+def _series(series: Series, run: Completed | None) -> list[str | Value]:
+    values = window_values(series.at_s, series.values, run)
+    lead = [spaced(series.name), series.source, str(len(values))]
+    if not values:
+        return [*lead, "", "", ""]
+    shown = (min(values), median(values), max(values))
+    return [*lead, *(Value(text=reading(value, series.unit), sort=float(value)) for value in shown)]
+
+
+def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
+    """Cells of several sweeps and machines are one table: a page has room, and it filters."""
+    done = [cell for cell in cells if not cell.failure]
+    if not done:
+        return None
+    shown = done[:MOST_ROWS]
+    ours = sweep_table(shown)
+    columns = [*columns_of(*ours.headers, numbers=set(compress(ours.headers, ours.numeric)))]
+    rows: list[list[str | Value]] = [list(row) for row in ours.rows]
+    for name, ask in APART.items():
+        values = [ask(cell) for cell in shown]
+        if len(set(values)) > 1:
+            columns += columns_of(name)
+            rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
+    if links:
+        columns += columns_of("run", codes={"run"})
+        ids = [cell.records[0].id for cell in shown]
+        rows = [[*row, Value(text=one, href=f"{links}{one}")] for row, one in zip(rows, ids, strict=True)]
+    cut = [f"The first {MOST_ROWS:,} of {len(done):,}; --format csv has them all."] if len(done) > MOST_ROWS else []
+    return table(columns, rows, caption=ours.caption, notes=[*cut, *ours.notes])
+
+
+def _failed(cells: Sequence[Cell], links: str) -> Markup | None:
+    lost = [cell for cell in cells if cell.failure][:MOST_ROWS]
+    if not lost:
+        return None
+    params, _ = varying([cell.plan for cell in cells])
+    rows: list[list[str | Value]] = []
+    for cell in lost:
+        plan, failure = cell.plan, cell.failure
+        assert failure is not None
+        chosen = {name: word(plan.params[name]) for name in params if name in plan.params}
+        extras = {"mode": plan.mode.value, **chosen, **plan.settings.changed()}
+        href = f"{links}{cell.records[-1].id}" if links else ""
+        what = Value(text=failure.kind.value, href=href, look="what")
+        why = " ".join(filter(None, (failure.message, failure.hint)))
+        else_ = ", ".join(f"{spaced(name)} {value}" for name, value in extras.items())
+        rows.append([plan.workload, plan.framework, str(plan.device), what, why, else_])
+    return table(FAILED, rows, caption="What could not run", marks=["failed"] * len(rows))

@@ -15,8 +15,8 @@ from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Absent
-from metalmark.report.html.blocks import Column, Value, columns_of, facts_block, notes_block, table
-from metalmark.report.html.page import Link, environment, page
+from metalmark.report.html.blocks import Column, Value, columns_of, table
+from metalmark.report.html.page import Link, environment, page, render
 from metalmark.report.text.run_page import Fact, machine_facts
 from metalmark.report.text.units import figures, seconds, size
 from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
@@ -153,7 +153,7 @@ def _index(board: Board, records: int, refused: int) -> str:
     ]
     body += table(columns_of("machine", "results", numbers=counts), machines_rows, caption="Machines")
     if refused:
-        body += notes_block([f"{refused} files of the folder were refused and are not shown."])
+        body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
     subtitle = f"{records:,} runs, kinds of machines: {len(board.machines)}"
     return page("Leaderboards", body, nav=_nav(""), subtitle=subtitle)
 
@@ -181,7 +181,7 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
             body += table(FAILED, lost, caption=f"Could not run: {question.words}", marks=["failed"] * len(lost))
     evidence = _evidence(questions)
     if evidence:
-        body += Markup("<h2>{}</h2>").format("What to know") + notes_block(evidence)
+        body += Markup("<h2>{}</h2>").format("What to know") + render("notes.html", notes=evidence)
     return page(workload, body, nav=_nav("../"), subtitle="a table for each question: only like is compared with like")
 
 
@@ -206,7 +206,7 @@ def _machine(name: str, board: Board) -> str:
                 for machine, cell in question.failed
                 if machine == name
             ]
-    body = facts_block(facts)
+    body = render("facts.html", facts=facts)
     if rows:
         body += table(HERE, rows, caption="Measured on this machine", marks=marks)
     if failed:

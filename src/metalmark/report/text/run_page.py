@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Absent, DeviceMemory, Failed, Machine, Peak, Software, Telemetry
+from metalmark.model.run import Absent, DeviceMemory, Failed, Machine, Peak, Software
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.text.tables import spaced
-from metalmark.report.text.units import count, figures, joules, moment, reading, seconds, share, size
+from metalmark.report.text.units import Known, count, figures, joules, known, moment, reading, seconds, share, size
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
-from metalmark.results.derived import Cost, Derived, derive
+from metalmark.results.derived import Cost, Derived, MemoryGrowth, Utilisation, derive
 from metalmark.scrub import printable
 from metalmark.stats.summary import median, median_interval, samples_per_second, spread
 
 MOST_RUNS = 12
 """More runs than this are a sweep to look at in the table, not one by one."""
 MOST_OUTPUT_LINES = 15
+CORES = ("usable", "physical", "logical")
 
 
 class Fact(NamedTuple):
@@ -31,15 +32,17 @@ class Fact(NamedTuple):
 def run_page(runs: Sequence[AnyRun], ceilings: Ceilings = NO_CEILINGS) -> str:
     """Return how and where runs were measured: what `runs show` prints under the table."""
     headers = [run.header for run in runs]
-    machines = dict.fromkeys(_one_line(header.machine) for header in headers if header.machine is not None)
-    lines = [f"machine: {machine}" for machine in machines]
+    machines = [header.machine for header in headers if header.machine is not None]
+    lines = []
+    for one in machines:
+        gpus = "".join(f", {gpu.name}" for gpu in one.gpus)
+        lines.append(f"machine: {one.chip}, {one.usable_cores} cores usable, {size(one.memory_bytes)}{gpus}, {one.os}")
     software = [header.software for header in headers if header.software is not None]
     versions = sorted({f"{name} {value}" for one in software for name, value in one.versions.items()})
     pythons = sorted({f"Python {one.python}" for one in software})
-    lines.append(f"software: {', '.join([*versions, *pythons])}")
     steering = sorted({f"{name}={value}" for one in software for name, value in one.environment.items()})
-    if steering:
-        lines.append(f"environment: {', '.join(steering)}")
+    lines = [*dict.fromkeys(lines), f"software: {', '.join([*versions, *pythons])}"]
+    lines += [f"environment: {', '.join(steering)}"] if steering else []
     if len(runs) <= MOST_RUNS:
         for run in runs:
             lines += ["", *_run(run, ceilings)]
@@ -87,9 +90,10 @@ def plan_facts(plan: Plan) -> list[Fact]:
 
 
 def machine_facts(machine: Machine) -> list[Fact]:
+    cores = [f"{getattr(machine, f'{kind}_cores')} {kind}" for kind in CORES if getattr(machine, f"{kind}_cores")]
     facts = [
         Fact("chip", f"{machine.chip}{f', {machine.variant}' if machine.variant else ''} ({machine.architecture})"),
-        Fact("cores", _cores(machine)),
+        Fact("cores", ", ".join([*cores, *machine.clusters]) or "not known"),
         Fact("memory", size(machine.memory_bytes)),
         Fact("system", machine.os),
     ]
@@ -98,13 +102,10 @@ def machine_facts(machine: Machine) -> list[Fact]:
         parts += [f"{gpu.cores} cores"] if gpu.cores else []
         parts += [f"driver {gpu.driver}"] if gpu.driver else []
         facts += [Fact("GPU", ", ".join(parts)), *_peak(gpu.peak)]
-    if machine.features:
-        facts.append(Fact("instructions", ", ".join(machine.features)))
     kinds = [("virtual machine", machine.virtual_machine), ("container", machine.container)]
-    around = [name for name, found in kinds if found]
-    if around:
-        facts.append(Fact("runs in a", " and a ".join(around)))
-    return facts
+    around = " and a ".join(name for name, found in kinds if found)
+    more = [Fact("instructions", ", ".join(machine.features)), Fact("runs in a", around)]
+    return [*facts, *(fact for fact in more if fact.value)]
 
 
 def software_facts(software: Software) -> list[Fact]:
@@ -120,15 +121,21 @@ def derived_lines(run: AnyRun, ceilings: Ceilings) -> list[str]:
     derived = derive(run) if isinstance(run, BenchRun) else None
     if derived is None or not isinstance(run, BenchRun):
         return []
-    energy = derived.energy
+    swapped = {"in": derived.swapped_in_bytes, "out": derived.swapped_out_bytes}
+    unknown = next((one.reason for one in swapped.values() if isinstance(one, Absent)), "")
+    moved = ", ".join(f"{known(value, size)} {way}" for way, value in swapped.items())
     return [
         *_flops(run, derived, ceilings),
-        _utilisation(derived),
-        f"energy unknown: {energy.reason}" if isinstance(energy, Absent) else _cost(energy),
+        _told("utilisation", derived.utilisation, _utilisation),
+        _told("energy", derived.energy, _cost),
         *map(_cost, derived.others),
-        _growth(derived),
-        _swap(derived),
+        _told("memory growth", derived.growth, _growth),
+        f"swap traffic unknown: {unknown}" if unknown else f"swapped by the whole machine: {moved}",
     ]
+
+
+def _told(what: str, value: Known | Absent, show: Callable[[Known], str]) -> str:
+    return f"{what} unknown: {value.reason}" if isinstance(value, Absent) else show(value)
 
 
 def _run(run: AnyRun, ceilings: Ceilings) -> Iterator[str]:
@@ -143,19 +150,12 @@ def _run(run: AnyRun, ceilings: Ceilings) -> Iterator[str]:
     yield from (f"  {fact.name}: {fact.value}" for fact in run_facts(run))
     yield from (f"  {line}" for line in derived_lines(run, ceilings))
     if isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
-        yield from _sensors(run.telemetry, run.outcome)
+        values = [(one, window_values(one.at_s, one.values, run.outcome)) for one in run.telemetry.series]
+        parts = [f"{one.name} {reading(median(read), one.unit)}" for one, read in values if read]
+        yield from [f"  while measured (median): {', '.join(parts)}"] if parts else []
         yield from (f"  flag {flag.name}: {flag.evidence}" for flag in run.flags)
     if header.telemetry is not None:
         yield from (f"  no {name}: {reason}" for name, reason in header.telemetry.absent.items())
-
-
-def _sensors(telemetry: Telemetry, run: Completed) -> list[str]:
-    parts = []
-    for series in telemetry.series:
-        values = window_values(series.at_s, series.values, run)
-        if values:
-            parts.append(f"{series.name} {reading(median(values), series.unit)}")
-    return [f"  while measured (median): {', '.join(parts)}"] if parts else []
 
 
 def window_values(at_s: Sequence[float], values: Sequence[float], run: Completed | None) -> list[float]:
@@ -196,18 +196,6 @@ def _memory(memory: DeviceMemory) -> str:
     return "; ".join([*([", ".join(known)] if known else []), *absent])
 
 
-def _one_line(machine: Machine) -> str:
-    gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
-    return f"{machine.chip}, {machine.usable_cores} cores usable, {size(machine.memory_bytes)}{gpus}, {machine.os}"
-
-
-def _cores(machine: Machine) -> str:
-    parts = [f"{machine.usable_cores} usable"] if machine.usable_cores else []
-    parts += [f"{machine.physical_cores} physical"] if machine.physical_cores else []
-    parts += [f"{machine.logical_cores} logical"] if machine.logical_cores else []
-    return ", ".join([*parts, *machine.clusters]) or "not known"
-
-
 def _peak(peak: Peak | Absent | None) -> list[Fact]:
     if not isinstance(peak, Peak):
         return [Fact("its peak", f"not known: {peak.reason}")] if isinstance(peak, Absent) else []
@@ -229,41 +217,24 @@ def _flops(run: BenchRun, derived: Derived, ceilings: Ceilings) -> list[str]:
     return [told, f"{share(part)} of the {figures(ceiling / 1e9)} GFLOP/s that a matrix product reached here"]
 
 
-def _utilisation(derived: Derived) -> str:
-    used = derived.utilisation
-    if isinstance(used, Absent):
-        return f"utilisation unknown: {used.reason}"
+def _utilisation(used: Utilisation) -> str:
     return f"utilisation: {share(used.percent / 100)} of {used.of} ({used.source})"
 
 
 def _cost(cost: Cost) -> str:
-    peak = "" if isinstance(cost.peak_w, Absent) else f", {figures(cost.peak_w)} W at most"
-    idle = "" if isinstance(cost.idle_w, Absent) else f", {figures(cost.idle_w)} W idle before"
+    peak = known(cost.peak_w, lambda watts: f", {figures(watts)} W at most", "")
+    idle = known(cost.idle_w, lambda watts: f", {figures(watts)} W idle before", "")
     if isinstance(cost.samples_per_joule, Absent):
         return f"energy of {cost.part}: none ({cost.source}; {cost.method})"
     # A source says itself whether it is measured or modelled, and of what.
     return (
-        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; "
-        f"{joules(cost.joules_per_step)} per step, "
-        f"{joules(cost.joules_per_sample)} per sample, {figures(cost.samples_per_joule)} samples per joule "
+        f"energy of {cost.part}: {figures(cost.average_w)} W on average{peak}{idle}; {joules(cost.joules_per_step)} "
+        f"per step, {joules(cost.joules_per_sample)} per sample, {figures(cost.samples_per_joule)} samples per joule "
         f"({cost.source}; {cost.method})"
     )
 
 
-def _growth(derived: Derived) -> str:
-    if isinstance(derived.growth, Absent):
-        return f"memory growth unknown: {derived.growth.reason}"
-    parts = [
-        f"{'-' if one.bytes_per_1000_steps < 0 else ''}{size(abs(one.bytes_per_1000_steps))} in {one.of}"
-        for one in derived.growth
-    ]
+def _growth(growth: Sequence[MemoryGrowth]) -> str:
+    rates = [(one.bytes_per_1000_steps, one.of) for one in growth]
+    parts = [f"{'-' if rate < 0 else ''}{size(abs(rate))} in {of}" for rate, of in rates]
     return f"memory growth in 1,000 steps: {', '.join(parts)}"
-
-
-def _swap(derived: Derived) -> str:
-    moved_in, moved_out = derived.swapped_in_bytes, derived.swapped_out_bytes
-    if isinstance(moved_in, Absent):
-        return f"swap traffic unknown: {moved_in.reason}"
-    if isinstance(moved_out, Absent):
-        return f"swap traffic unknown: {moved_out.reason}"
-    return f"swapped by the whole machine: {size(moved_in)} in, {size(moved_out)} out"

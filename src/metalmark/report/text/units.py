@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from metalmark.model.run import Absent
+
+Known = TypeVar("Known")
 
 BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
 
 
+def prefix_of(value: float) -> tuple[float, str]:
+    """The scale of a small value, and what its unit begins with."""
+    prefixes = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+    return next((found for found in prefixes if value >= found[0]), (1e-9, "n"))
+
+
 def seconds(value: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= scale:
-            return f"{figures(value / scale)} {unit}"
-    return f"{figures(value / 1e-9)} ns"
+    scale, prefix = prefix_of(value)
+    return f"{figures(value / scale)} {prefix}s"
+
+
+def joules(value: float) -> str:
+    scale, prefix = prefix_of(value)
+    return f"{figures(value / scale)} {prefix}J"
 
 
 def figures(value: float) -> str:
@@ -55,11 +67,8 @@ def moment(utc: str) -> str:
     return utc[:19].replace("T", " ")
 
 
-def joules(value: float) -> str:
-    for scale, unit in ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ")):
-        if value >= scale:
-            return f"{figures(value / scale)} {unit}"
-    return f"{figures(value / 1e-9)} nJ"
+def known(value: Known | Absent, show: Callable[[Known], str], absent: str = "-") -> str:
+    return absent if isinstance(value, Absent) else show(value)
 
 
 def percent(value: float | Absent) -> str:
@@ -80,21 +89,14 @@ def count(number: int, noun: str, plural: str = "") -> str:
 def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None) -> str:
     """A line of small bars, the oldest on the left. Where values are more than characters, each character shows the
     mean of its share, so that none is hidden. `scale`: the lowest and highest of several lines to be compared."""
-    shown = _means(values, width)
-    if not shown:
+    if not values:
         return ""
+    columns = min(width, len(values))
+    edges = [number * len(values) // columns for number in range(columns + 1)]
+    shown = [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(edges)]
     low, high = scale or (min(shown), max(shown))
     if high - low <= FLAT_SHARE * max(abs(high), abs(low)):
         # A quantity that stands still must not look like one that jumps.
         return BARS[3] * len(shown)
     top = len(BARS) - 1
     return "".join(BARS[round((value - low) / (high - low) * top)] for value in shown)
-
-
-def _means(values: Sequence[float], width: int) -> list[float]:
-    count = len(values)
-    if count <= width:
-        return list(values)
-    edges = [number * count // width for number in range(width + 1)]
-    parts = (values[begin:end] for begin, end in pairwise(edges))
-    return [sum(part) / len(part) for part in parts]
