@@ -17,7 +17,6 @@ from metalmark.report.charts.cells import (
     scaling_figures,
     throughput_figures,
 )
-from metalmark.report.charts.over_time import together_figures, training_figures, watched_figures
 from metalmark.report.charts.draw import SERIES, Bar, Drawn, Figure, Missing, bars_svg, plain
 from metalmark.report.charts.lines import (
     MOST_POINTS,
@@ -30,7 +29,15 @@ from metalmark.report.charts.lines import (
     thinned,
     wants_log,
 )
-from metalmark.report.charts.over_time import phase_spans, sensor_figures, series_figures, steps_figure
+from metalmark.report.charts.over_time import (
+    phase_spans,
+    sensor_figures,
+    series_figures,
+    steps_figure,
+    together_figures,
+    training_figures,
+    watched_figures,
+)
 from metalmark.report.html.page import asset
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, key_of
 from metalmark.results.cells import cells_of

@@ -14,13 +14,7 @@ from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Serie
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.report.text.terminal import print_table
 from metalmark.report.text.units import BARS
-from metalmark.report.training_sides import (
-    curve_lines,
-    side_notes,
-    side_tables,
-    sides_of,
-    unlike,
-)
+from metalmark.report.training_sides import curve_lines, side_notes, side_tables, sides_of, unlike
 from metalmark.results.derived import training_figures
 from tests.samples import MACHINE
 

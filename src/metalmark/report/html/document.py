@@ -27,23 +27,9 @@ from metalmark.report.charts.cells import (
 from metalmark.report.charts.draw import Drawn, Figure, Missing
 from metalmark.report.charts.over_time import cell_figures, run_figures, together_figures
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import (
-    Value,
-    columns_of,
-    figures_block,
-    from_table,
-    not_drawn,
-    table,
-)
+from metalmark.report.html.blocks import Value, columns_of, figures_block, from_table, not_drawn, table
 from metalmark.report.html.page import page, render
-from metalmark.report.text.run_page import (
-    derived_lines,
-    machine_facts,
-    run_facts,
-    software_facts,
-    when,
-    window_values,
-)
+from metalmark.report.text.run_page import derived_lines, machine_facts, run_facts, software_facts, when, window_values
 from metalmark.report.text.run_tables import training_table, watched_table
 from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
 from metalmark.report.text.units import count, reading
