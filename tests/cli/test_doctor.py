@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from metalmark.cli import doctor
-from metalmark.doctor import collect
+from metalmark.app import doctor as use_case
+from metalmark.cli.doctor import command
 from metalmark.doctor.collect import WAITING, WHY_SLOW
 from metalmark.doctor.scene import Scene
 from metalmark.model.run import Machine
@@ -22,8 +22,8 @@ from tests.samples import MACHINE
 
 def run(monkeypatch: pytest.MonkeyPatch, scene: Scene, *arguments: str) -> Result:
     """The command over a machine that is written down."""
-    monkeypatch.setattr(collect, "collect", lambda _: scene)
-    return CliRunner().invoke(doctor.command, arguments, catch_exceptions=False)
+    monkeypatch.setattr(use_case, "collect", lambda _: scene)
+    return CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
 
 
 HOT = change(MAC, low_power=True)
@@ -32,8 +32,8 @@ REFUSED = change(HOT, environment={"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "0.8"})
 
 @pytest.mark.parametrize(("scene", "code"), [(LINUX, 0), (MAC, 0), (NVIDIA, 0), (HOT, 1), (REFUSED, 2)])
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, scene: Scene, code: int) -> None:
-    assert run(monkeypatch, scene).exit_code == code
-    assert run(monkeypatch, scene, "--json").exit_code == code
+    assert run(monkeypatch, scene).return_value == code
+    assert run(monkeypatch, scene, "--json").return_value == code
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, REFUSED, "--only", "low-power", "--json")
     assert [finding["check"] for finding in json.loads(result.stdout)["findings"]] == ["low-power"]
-    assert result.exit_code == 1
+    assert result.return_value == 1
     several = run(monkeypatch, REFUSED, "--only", "low-power,mps-watermarks", "--only", "heat", "--json")
     assert [finding["check"] for finding in json.loads(several.stdout)["findings"]] == ["mps-watermarks", "low-power"]
 
@@ -97,8 +97,8 @@ def test_the_page_fits_a_narrow_terminal_but_for_commands() -> None:
 
 
 def test_what_is_waited_for_is_said_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor._tell("torch", 10.0, WAITING)
-    doctor._tell("sysctl", 10.0, WAITING)
+    use_case._tell("torch", 10.0, WAITING)
+    use_case._tell("sysctl", 10.0, WAITING)
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == f"  still waiting for torch after 10 s: {WHY_SLOW}\n"

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from metalmark.cli.recognising import answer
+from metalmark.cli.doctor import _recognise, command
 from metalmark.doctor import recognise as recognising
 from metalmark.doctor.recognise import known_errors, recognise
 from metalmark.errors import UsageError
@@ -18,6 +18,10 @@ from metalmark.report.text.doctor_page import MOST_ERRORS, error_page, last_erro
 from tests.doctor.error_samples import HEALTHY, SAMPLES
 
 TEXT = SAMPLES["mps-float64"]
+
+
+def answer(source: str, *, as_json: bool = False) -> int:
+    return _recognise(source, as_json=as_json)
 
 
 def test_the_text_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,12 +45,9 @@ def test_a_log_of_powershell(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)[0]["name"] == "mps-float64"
 
 
-@pytest.mark.parametrize("source", ["-", None])
-def test_standard_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: str | None
-) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    assert answer(source) == 0
+    assert answer("-") == 0
     assert "mps-float64" in capsys.readouterr().out
 
 
@@ -126,12 +127,14 @@ def test_the_last_error_of_a_text() -> None:
     assert last_error("") == ""
 
 
-def test_the_doctor_s_option() -> None:
-    from metalmark.cli.doctor import command
+def run(*arguments: str, text: str = "") -> Result:
+    return CliRunner().invoke(command, arguments, input=text, standalone_mode=False, catch_exceptions=False)
 
-    known = CliRunner().invoke(command, ["--for", TEXT])
-    assert (known.exit_code, known.output.splitlines()[0]) == (0, "mps-float64")
-    assert CliRunner().invoke(command, ["--for", "-"], input=f"{HEALTHY}{TEXT}").exit_code == 0
-    unknown = CliRunner().invoke(command, ["--for", "the lion is loose"])
-    assert unknown.exit_code == 1
+
+def test_the_doctor_s_option() -> None:
+    known = run("--for", TEXT)
+    assert (known.return_value, known.output.splitlines()[0]) == (0, "mps-float64")
+    assert run("--for", "-", text=f"{HEALTHY}{TEXT}").return_value == 0
+    unknown = run("--for", "the lion is loose")
+    assert unknown.return_value == 1
     assert "What to do next" in unknown.output

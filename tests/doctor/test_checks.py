@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metalmark.doctor.catalog import CHECKS, examine, exit_code, find
-from metalmark.doctor.check import Severity, check
+from metalmark.doctor.check import Check, Severity, check_texts
 from metalmark.doctor.scene import Disk, Nvidia, NvidiaGpu, OpenFiles, OpenMp, Scene, Swap, ToolFailure
 from metalmark.errors import UsageError
 from metalmark.machine.apple import Heat, PowerSource
@@ -114,7 +114,7 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("mps-pin-memory", MAC, [NOTE], "pin_memory=False"),
     ("mps-float64", MAC, [NOTE], "float32"),
     ("jax-metal", change(MAC, packages={"jax": "0.5.1", "jax-metal": "0.1.1"}), [ERROR], "pip uninstall -y jax-metal"),
-    ("jax-metal", change(MAC, packages={"jax": "0.5.0", "jax-metal": "0.1.1"}), [WARNING], "dead"),
+    ("jax-metal", change(MAC, packages={"jax": "0.5.0", "jax-metal": "0.1.1"}), [WARNING], "no longer developed"),
     ("jax-on-mac", change(MAC, packages={"jax": "0.10.2"}), [NOTE], "CPU"),
     ("known-wrong-results", torch_mac("2.3.1"), [WARNING, *[NOTE] * 5], "118115"),
     ("known-wrong-results", torch_mac("2.13.0"), [NOTE] * 6, "193487"),
@@ -129,7 +129,7 @@ BROKEN: list[tuple[str, Scene, list[Severity], str]] = [
     ("driver-too-old", driver((12, 2), "13.0"), [ERROR], "driver 580 or newer"),
     ("driver-too-old", driver((11, 4), "12.8"), [ERROR], "Choose CUDA 11.8 at https://pytorch.org"),
     ("gpu-in-use", gpu(used_bytes=20 * GIB, processes=2), [WARNING], "2 other processes"),
-    ("gpu-in-use", gpu(used_bytes=20 * GIB), [WARNING], "not seen"),
+    ("gpu-in-use", gpu(used_bytes=20 * GIB), [WARNING], "not visible"),
     ("gpu-in-use", gpu(busy_percent=97), [WARNING], "97% busy"),
     (
         "package-conflicts",
@@ -293,6 +293,7 @@ HEALTHY: list[tuple[str, Scene]] = [
 def test_the_broken_state_is_found(name: str, scene: Scene, severities: list[Severity], words: str) -> None:
     findings = look(name, scene)
     assert [finding.severity for finding in findings] == severities
+    assert all(finding.fix for finding in findings)
     texts = [" ".join((f.title, f.evidence, f.why, *f.fix)) for f in findings]
     assert any(words in text for text in texts), texts
     for finding in findings:
@@ -350,11 +351,10 @@ def test_worst_first_and_the_exit_code() -> None:
 
 
 def test_a_check_that_raises_is_a_finding_about_the_doctor() -> None:
-    @check("bad", "A check that fails")
     def bad(_: Scene) -> None:
         raise ZeroDivisionError("in /home/someone/check.py")
 
-    (finding,) = examine(LINUX, [bad])
+    (finding,) = examine(LINUX, [Check(name="bad", title="", story="", sources=(), examine=bad)])
     assert finding.check == "bad"
     assert finding.severity is WARNING
     assert finding.evidence == "ZeroDivisionError: in check.py"
@@ -366,6 +366,7 @@ def test_an_unknown_check_names_the_nearest() -> None:
 
 
 def test_checks_are_described() -> None:
+    assert list(check_texts()) == list(CHECKS)
     for name, known in CHECKS.items():
         assert name == name.lower()
         assert known.title

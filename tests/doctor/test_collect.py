@@ -24,7 +24,7 @@ from metalmark.doctor import collect as collecting
 from metalmark.doctor import readers
 from metalmark.doctor.catalog import examine
 from metalmark.doctor.collect import WAITING, Readers, ask_together, collect
-from metalmark.doctor.macos import TOOLS, MacTool, names
+from metalmark.doctor.macos import PARSERS, TOOLS, MacTool
 from metalmark.doctor.scene import Nvidia, NvidiaGpu, OpenMp, Scene, ToolFailure
 from metalmark.machine.identity import Identity
 from metalmark.machine.nvidia import Nvml
@@ -167,7 +167,7 @@ def test_garbage_from_every_tool(
     blamed = {trouble.tool for trouble in scene.troubles}
     silent_tools = {name for name, output in outputs.items() if isinstance(output, Absent) or not output.strip()}
     assert silent_tools <= blamed
-    assert blamed <= {*names(), "NVML"}
+    assert blamed <= {*PARSERS, "NVML"}
     assert {f"{tool} gave no usable answer" for tool in blamed} <= {finding.title for finding in findings}
 
 
@@ -220,7 +220,7 @@ def test_what_can_t_even_be_ended_is_left_behind() -> None:
     never.set()
     assert time.monotonic() - started_s < 300
     blamed = {trouble.tool for trouble in scene.troubles}
-    assert blamed == {*names(), "NVML", "processor load", "installed packages", "machine", "free disk space"}
+    assert blamed == {*PARSERS, "NVML", "processor load", "installed packages", "machine", "free disk space"}
     assert isinstance(scene.probes["torch"], NoAnswer)
     titles = [finding.title for finding in examine(scene)]
     assert "PyTorch gave no answer" in titles

@@ -278,7 +278,7 @@ def test_a_line_end_in_a_reason_does_not_become_a_command() -> None:
     assert [line for line in shell_lines(steps, "bash").splitlines() if not line.startswith("#")] == ["unset X"]
 
 
-NAMES = sorted({HIGH, LOW, "OMP_NUM_THREADS", *(name for leftover in LEFTOVERS for name in leftover.names)})
+NAMES = sorted({HIGH, LOW, "OMP_NUM_THREADS", *(name for names, _, _ in LEFTOVERS for name in names)})
 
 
 @given(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from metalmark.doctor.scene import Scene
+
+CHECK_TEXTS = Path(__file__).with_name("checks.toml")
 
 
 class Severity(StrEnum):
@@ -53,25 +58,25 @@ class Check:
         return [replace(finding, check=self.name) for finding in ([seen] if isinstance(seen, Finding) else seen)]
 
 
-def check(name: str, title: str, *sources: str) -> Callable[[Examine], Check]:
-    """Make a Check of the function below. Its docstring is the story; `sources` are the addresses that bear it out."""
-
-    def make(examine: Examine) -> Check:
-        story = " ".join((examine.__doc__ or "").split())
-        return Check(name=name, title=title, story=story, sources=sources, examine=examine)
-
-    return make
+@cache
+def check_texts() -> dict[str, dict[str, Any]]:
+    """Return what `checks.toml` says of each check: its title, its story and its sources."""
+    return tomllib.loads(CHECK_TEXTS.read_text(encoding="utf-8"))
 
 
-def _finding(severity: Severity, title: str, *, evidence: str, why: str, fix: Iterable[str] = ()) -> Finding:
+def check(name: str, *sources: str) -> Callable[[Examine], Check]:
+    """Make a Check of the function below, with its entry in `checks.toml`; `sources` are added to those given there."""
+    entry = check_texts()[name]
+    story = " ".join(entry["story"].split())
+    return lambda examine: Check(
+        name=name, title=entry["title"], story=story, sources=(*entry.get("sources", ()), *sources), examine=examine
+    )
+
+
+def _finding(severity: Severity, title: str, *, evidence: str, why: str, fix: Iterable[str]) -> Finding:
     return Finding(severity=severity, title=title, evidence=evidence, why=why, fix=tuple(fix))
 
 
 error = partial(_finding, Severity.ERROR)
 warning = partial(_finding, Severity.WARNING)
 note = partial(_finding, Severity.NOTE)
-
-
-def issue(repository: str, *numbers: int) -> tuple[str, ...]:
-    """Return the addresses of issues, as sources are given."""
-    return tuple(f"https://github.com/{repository}/issues/{number}" for number in numbers)

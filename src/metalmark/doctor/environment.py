@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
@@ -44,96 +43,78 @@ class ShellChange(Struct, frozen=True, kw_only=True):
     why: str
 
 
-_OFF = ("", "0", "false", "off", "no")
-
-
 def _on(value: str) -> bool:
-    return value.strip().lower() not in _OFF
+    return value.strip().lower() not in ("", "0", "false", "off", "no")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """A variable that is set and does nothing here, hides a fault, or was meant for an hour of debugging."""
-
-    names: tuple[str, ...]
-    when: Callable[[Scene, str], bool]
-    """Whether it is left over on this machine with this value."""
-    why: str
-
-
-LEFTOVERS = (
-    Leftover(
-        names=("PYTORCH_ENABLE_NNPACK",),
-        when=lambda _, __: True,
-        why="No PyTorch reads it; torch.backends.nnpack.set_flags(False) is the real switch.",
+# Variables that are set and do nothing here, hide a fault, or were meant for an hour of debugging: their names, whether
+# they are left over on this machine with this value, and why they should go.
+LEFTOVERS: tuple[tuple[tuple[str, ...], Callable[[Scene, str], bool], str], ...] = (
+    (
+        ("PYTORCH_ENABLE_NNPACK",),
+        lambda _, __: True,
+        "No PyTorch reads it; torch.backends.nnpack.set_flags(False) is the real switch.",
     ),
-    Leftover(
-        names=(FALLBACK,),
-        when=lambda scene, value: scene.mac and fallback_is_on(value) is None,
-        why="PyTorch reads it as a number, and aborts while it is imported where it is not one: 1 or 0, or unset.",
+    (
+        (FALLBACK,),
+        lambda scene, value: scene.mac and fallback_is_on(value) is None,
+        "PyTorch reads it as a number, and aborts while it is imported where it is not one: 1 or 0, or unset.",
     ),
-    Leftover(
-        names=(FALLBACK,),
-        when=lambda scene, value: scene.mac and fallback_is_on(value) is True,
-        why="It lets operations that Metal lacks run on the CPU, with a copy there and back in each step; "
+    (
+        (FALLBACK,),
+        lambda scene, value: scene.mac and fallback_is_on(value) is True,
+        "It lets operations that Metal lacks run on the CPU, with a copy there and back in each step; "
         "without it they stop by name. Keep it if you know which they are.",
     ),
-    Leftover(
-        names=(
-            FALLBACK,
-            HIGH,
-            LOW,
-            "PYTORCH_MPS_FAST_MATH",
-            "PYTORCH_MPS_PREFER_METAL",
-            "PYTORCH_DEBUG_MPS_ALLOCATOR",
-        ),
-        when=lambda scene, _: not scene.mac,
-        why="It steers Metal, and this is not a Mac: it does nothing here.",
+    (
+        (FALLBACK, HIGH, LOW, "PYTORCH_MPS_FAST_MATH", "PYTORCH_MPS_PREFER_METAL", "PYTORCH_DEBUG_MPS_ALLOCATOR"),
+        lambda scene, _: not scene.mac,
+        "It steers Metal, and this is not a Mac: it does nothing here.",
     ),
-    Leftover(
-        names=("PYTORCH_DEBUG_MPS_ALLOCATOR",),
-        when=lambda scene, value: scene.mac and _on(value),
-        why="It prints every allocation, which takes time: for debugging only.",
+    (
+        ("PYTORCH_DEBUG_MPS_ALLOCATOR",),
+        lambda scene, value: scene.mac and _on(value),
+        "It prints every allocation, which takes time: for debugging only.",
     ),
-    Leftover(
-        names=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUDA_LAUNCH_BLOCKING"),
-        when=lambda scene, _: scene.mac,
-        why="It steers CUDA, which no Mac has: it does nothing here.",
+    (
+        ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUDA_LAUNCH_BLOCKING"),
+        lambda scene, _: scene.mac,
+        "It steers CUDA, which no Mac has: it does nothing here.",
     ),
-    Leftover(
-        names=("CUDA_LAUNCH_BLOCKING",),
-        when=lambda scene, value: not scene.mac and _on(value),
-        why="It makes the host wait for each kernel, so training is slower: for debugging only.",
+    (
+        ("CUDA_LAUNCH_BLOCKING",),
+        lambda scene, value: not scene.mac and _on(value),
+        "It makes the host wait for each kernel, so training is slower: for debugging only.",
     ),
-    Leftover(
-        names=("PYTORCH_NO_CUDA_MEMORY_CACHING",),
-        when=lambda scene, _: not scene.mac,
-        why="It sends each allocation to the driver, so training is slower: for debugging only.",
+    (
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING",),
+        lambda scene, _: not scene.mac,
+        "It sends each allocation to the driver, so training is slower: for debugging only.",
     ),
-    Leftover(
-        names=("KMP_DUPLICATE_LIB_OK",),
-        when=lambda _, value: _on(value),
-        why="It hides that two OpenMP runtimes are loaded, which can crash or compute wrongly in silence.",
+    (
+        ("KMP_DUPLICATE_LIB_OK",),
+        lambda _, value: _on(value),
+        "It hides that two OpenMP runtimes are loaded, which can crash or compute wrongly in silence.",
     ),
-    Leftover(
-        names=("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",),
-        when=lambda _, value: value.strip() == "python",
-        why="It hides that a package does not fit the installed protobuf, and parses slowly; `pip check` names it.",
+    (
+        ("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",),
+        lambda _, value: value.strip() == "python",
+        "It hides that a package does not fit the installed protobuf, and parses slowly; `pip check` names it.",
     ),
-    Leftover(
-        names=("TF_CPP_MIN_LOG_LEVEL",),
-        when=lambda _, value: value.strip() == "3",
-        why="It hides TensorFlow's errors, such as why it found no GPU; 2 hides only its warnings.",
+    (
+        ("TF_CPP_MIN_LOG_LEVEL",),
+        lambda _, value: value.strip() == "3",
+        "It hides TensorFlow's errors, such as why it found no GPU; 2 hides only its warnings.",
     ),
-    Leftover(
-        names=("TF_ENABLE_ONEDNN_OPTS",),
-        when=lambda scene, value: scene.architecture == "x86_64" and not scene.mac and not _on(value),
-        why="0 silences a line of TensorFlow's log by turning its faster CPU kernels off.",
+    (
+        ("TF_ENABLE_ONEDNN_OPTS",),
+        lambda scene, value: scene.architecture == "x86_64" and not scene.mac and not _on(value),
+        "0 silences a line of TensorFlow's log by turning its faster CPU kernels off.",
     ),
-    Leftover(
-        names=("TF_XLA_FLAGS",),
-        when=lambda scene, value: scene.mac and "auto_jit" in value and scene.has("tensorflow-metal"),
-        why="XLA has no compiler for Metal, so what it is asked to compile fails.",
+    (
+        ("TF_XLA_FLAGS",),
+        lambda scene, value: scene.mac and "auto_jit" in value and scene.has("tensorflow-metal"),
+        "XLA has no compiler for Metal, so what it is asked to compile fails.",
     ),
 )
 
@@ -201,7 +182,7 @@ def _watermark_problem(scene: Scene) -> str | None:
     found = read_watermarks(scene)
     if found.out_of_range:
         return f"High {scene.environment[HIGH]} is not from 0 to {MOST:g}: PyTorch will refuse to start."
-    if found.unlimited:
+    if found.high == 0:
         return (
             "0 takes PyTorch's limit on Metal's memory away: a job that is too large makes the Mac swap until it hangs."
         )
@@ -222,11 +203,11 @@ def _watermark_problem(scene: Scene) -> str | None:
 
 
 def _leftovers(scene: Scene) -> Iterator[ShellChange]:
-    for leftover in LEFTOVERS:
-        for name in leftover.names:
+    for names, left_over, why in LEFTOVERS:
+        for name in names:
             value = scene.environment.get(name)
-            if value is not None and leftover.when(scene, value):
-                yield ShellChange(action=ShellAction.UNSET, name=name, why=leftover.why)
+            if value is not None and left_over(scene, value):
+                yield ShellChange(action=ShellAction.UNSET, name=name, why=why)
 
 
 def _installed(scene: Scene, framework: str) -> bool:

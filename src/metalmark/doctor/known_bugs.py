@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
-from metalmark.doctor.check import Finding, Severity, check, issue
+import msgspec
+from msgspec import Struct
+
+from metalmark.doctor.check import Finding, Severity, check
 from metalmark.doctor.scene import Scene, at_least, older
 
+KNOWN_BUGS = Path(__file__).with_name("known_bugs.toml")
 
-@dataclass(frozen=True, kw_only=True)
-class KnownBug:
-    """A bug from version `first` up to, but not in, `fixed`; None: from the beginning, or not fixed yet."""
+
+class KnownBug(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of `known_bugs.toml`, whose first lines describe the fields."""
 
     framework: str = "torch"
     device: str = "mps"
     title: str
-    when: str
+    affects: str
     avoid: tuple[str, ...]
-    source: tuple[str, ...]
+    sources: tuple[str, ...]
     first: str | None = None
     fixed: str | None = None
     severity: Severity = Severity.NOTE
-    """A warning where an update ends it; a note where it depends on what is computed."""
     unless: tuple[str, str] | None = None
-    """A variable and the value that avoids it."""
 
     def concerns(self, scene: Scene) -> bool:
         version = scene.version(self.framework)
@@ -36,89 +39,17 @@ class KnownBug:
         return begun and (self.fixed is None or older(version, self.fixed))
 
 
-BUGS = (
-    KnownBug(
-        title="PyTorch on MPS: addcdiv on non-contiguous tensors was wrong",
-        when="optimisers such as Adam step wrongly on parameters that are not contiguous, without a message",
-        avoid=('pip install --upgrade "torch>=2.4"',),
-        source=issue("pytorch/pytorch", 118115, 124442),
-        fixed="2.4",
-        severity=Severity.WARNING,
-    ),
-    KnownBug(
-        title="PyTorch on MPS: matrix products that sum over 32767 elements or more are wrong on M1 and M2",
-        when="a product sums over that many: large flattened inputs, large vocabularies. 2.14 mends plain products "
-        "(mm, linear), not batched ones (bmm, einsum)",
-        avoid=(
-            'pip install --upgrade "torch>=2.14"',
-            "Compute a batched product in two halves, or compare one with the CPU's.",
-        ),
-        source=issue("pytorch/pytorch", 193487, 195163),
-        first="2.7",
-    ),
-    KnownBug(
-        title="PyTorch on MPS: adaptive max pooling is wrong where the sizes do not divide",
-        when="AdaptiveMaxPool gets an input whose side is no multiple of the output's",
-        avoid=('pip install --upgrade "torch>=2.14"',),
-        source=issue("pytorch/pytorch", 190064, 190065),
-        fixed="2.14",
-    ),
-    KnownBug(
-        title="PyTorch on MPS: BatchNorm2d's backward pass is wrong in channels_last",
-        when="a model with BatchNorm2d trains in torch.channels_last: gradients are wrong, or on newer macOS the step "
-        "fails at a view",
-        avoid=("model.to(memory_format=torch.contiguous_format)",),
-        source=issue("pytorch/pytorch", 175189, 188371),
-        fixed="2.14",
-    ),
-    KnownBug(
-        title="PyTorch on MPS: convolutions train up to 30 times slower in channels_last",
-        when="a network with Conv2d trains in torch.channels_last",
-        avoid=("model.to(memory_format=torch.contiguous_format)",),
-        source=issue("pytorch/pytorch", 193349, 193623),
-        fixed="2.15",
-    ),
-    KnownBug(
-        title="PyTorch on MPS: non_blocking copies can corrupt data",
-        when='the source of tensor.to("mps", non_blocking=True) is changed or freed before the copy has run',
-        avoid=("Leave non_blocking out.",),
-        source=issue("pytorch/pytorch", 139550, 189690),
-        fixed="2.13",
-    ),
-    KnownBug(
-        title="PyTorch on MPS: compiled training of convolutions can be 9 times slower",
-        when="torch.compile trains a network with convolutions",
-        avoid=("export TORCHINDUCTOR_LAYOUT_OPTIMIZATION=0",),
-        source=issue("pytorch/pytorch", 192551, 193623),
-        first="2.13",
-        fixed="2.15",  # mended three days after 2.14 was cut
-        unless=("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "0"),
-    ),
-    KnownBug(
-        framework="tensorflow",
-        title="TensorFlow on Metal: training has diverged where the CPU's does not",
-        when="several kinds of networks were reported; Random* augmentation layers fail outright",
-        avoid=('with tf.device("CPU"): train a few steps and compare the losses',),
-        source=(*issue("tensorflow/tensorflow", 62361, 92686, 53505), *issue("keras-team/tf-keras", 140)),
-    ),
-)
+BUGS = msgspec.convert(tomllib.loads(KNOWN_BUGS.read_text(encoding="utf-8"))["bugs"], tuple[KnownBug, ...])
 
 
-@check(
-    "known-wrong-results",
-    "A version with known wrong results, or known slowness, on a device that is here",
-    *tuple(dict.fromkeys(source for bug in BUGS for source in bug.source)),
-)
+@check("known-wrong-results", *dict.fromkeys(source for bug in BUGS for source in bug.sources))
 def known_bugs(scene: Scene) -> Iterator[Finding]:
-    """Metal's kernels are younger than the CPU's, and some computed wrongly in silence. Those that are known for the
-    installed version and the device it has are listed with what sets them off: speed without a look at the results
-    means nothing."""
     for bug in BUGS:
         if bug.concerns(scene):
             yield Finding(
                 severity=bug.severity,
                 title=bug.title,
                 evidence=f"{bug.framework} {scene.version(bug.framework)} with {bug.device}",
-                why=f"It bites when {bug.when}. See {', '.join(bug.source)}.",
+                why=f"{' '.join(bug.affects.split())} See {', '.join(bug.sources)}.",
                 fix=bug.avoid,
             )

@@ -31,18 +31,8 @@ def raised_limit(files: OpenFiles) -> int:
     return RAISED if files.hard is None else min(RAISED, files.hard)
 
 
-@check(
-    "open-files",
-    "The open-file limit is too low for loader workers",
-    "https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-strategies",
-)
+@check("open-files")
 def open_files(scene: Scene) -> Finding | None:
-    """macOS starts shells with a soft limit of 256 open files; Linux mostly with 1024 or more. A DataLoader needs pipes
-    and locks for each worker, and with the file_descriptor strategy (Linux) a file for each tensor in flight: nine in
-    all for each worker of each loader, measured on Linux. The number of workers shown is an estimate from that. `ulimit
-    -S -n` raises the soft limit up to the hard one, in that shell only.
-    torch.multiprocessing.set_sharing_strategy('file_system') helps on Linux; on macOS it is the only one and setting it
-    does nothing."""
     limit, cores = scene.open_files, scene.usable_cores
     if limit is None or limit.soft is None or cores is None or not scene.has("torch"):
         return None
@@ -51,21 +41,15 @@ def open_files(scene: Scene) -> Finding | None:
     allowed, raised = workers_allowed(limit.soft), raised_limit(limit)
     no_use = " Setting the sharing strategy to file_system does nothing on macOS: it is the only one there." * scene.mac
     return warning(
-        'Few open files are allowed: loaders with workers fail with "Too many open files"',
+        'The limit on open files is low: loaders with workers fail with "Too many open files"',
         evidence=f"the soft limit is {limit.soft}: about {allowed} loader workers; this machine has {cores} cores",
-        why=f"Each worker holds pipes and each tensor in flight a file.{no_use}",
+        why=f"Each worker keeps pipes open, and a file for each tensor that it sends.{no_use}",
         fix=(f"ulimit -S -n {raised}",) if raised > limit.soft else ("Ask for a higher hard limit (ulimit -Hn).",),
     )
 
 
-@check(
-    "spawn-main-guard",
-    "Workers are spawned: the main module must be importable and guarded",
-    "https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
-)
+@check("spawn-main-guard")
 def spawn(scene: Scene) -> Finding | None:
-    """macOS, and from Python 3.14 on Linux, starts worker processes without fork. Each imports the main module, so that
-    code outside of `if __name__ == "__main__":` runs again in every worker. Lambdas and local classes can't be sent."""
     by_python = scene.platform == "linux" and scene.python_release() >= FORKSERVER
     if not scene.has("torch") or not (scene.mac or by_python):
         return None
@@ -80,23 +64,15 @@ def spawn(scene: Scene) -> Finding | None:
     )
 
 
-@check(
-    "shared-memory",
-    "/dev/shm is too small, as in a container",
-    "https://docs.pytorch.org/docs/stable/multiprocessing.html",
-    "https://docs.docker.com/reference/cli/docker/container/run/",
-)
+@check("shared-memory")
 def shared_memory(scene: Scene) -> Finding | None:
-    """On Linux, loader workers hand batches over in /dev/shm. Docker gives a container 64 MiB of it; a batch of 64
-    images at 224 pixels in float32 has 37 MiB, and each worker prepares two. What does not fit ends in "Bus error" or
-    "DataLoader worker is killed"."""
     size = scene.shared_memory_bytes
     if scene.platform != "linux" or size is None or size >= LEAST_SHARED_BYTES or not scene.has("torch"):
         return None
     return warning(
         "/dev/shm is too small for loader workers",
         evidence=f"/dev/shm has {size / 2**20:.0f} MiB",
-        why="Workers pass batches through it: a DataLoader with num_workers > 0 dies with a bus error. 64 MiB is what "
-        "a container gets unless told otherwise.",
+        why="Workers pass batches through it: a DataLoader with num_workers > 0 ends with a bus error. 64 MiB is what "
+        "a container gets by default.",
         fix=("docker run --shm-size=8g ...   # or --ipc=host", "DataLoader(..., num_workers=0)   # until then"),
     )

@@ -9,13 +9,9 @@ from metalmark.doctor.scene import Scene
 from metalmark.machine.tools import to_count
 
 THREADS = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
-)
+)  # fmt: skip
 DUPLICATES_OK = "KMP_DUPLICATE_LIB_OK"
 BUSY_SHARE = 0.25
 LEAST_BUSY_CORES = 0.5
@@ -28,41 +24,27 @@ LITTLE_DISK_BYTES, NO_DISK_BYTES = 5 * GIB, GIB // 2
 LITTLE_CONTAINER_BYTES = 4 * GIB
 
 
-@check(
-    "cpu-quota",
-    "More cores are visible than the container's quota allows",
-    "https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files",
-)
+@check("cpu-quota")
 def quota(scene: Scene) -> Finding | None:
-    """A cgroup limits CPU time, not the cores a program sees. Frameworks start a thread for each core they see; when
-    the quota of a period is used up, the kernel stops all of them until the next one. Set the number of threads to the
-    quota."""
     cores, visible = scene.limits.cores, scene.visible_cores
-    if cores is None or visible is None or cores >= visible or not _frameworks(scene):
+    if cores is None or visible is None or cores >= visible or not scene.any_framework:
         return None
     threads = to_count(scene.environment.get("OMP_NUM_THREADS"))
     if threads is not None and threads <= cores:
         return None
     return warning(
-        "Frameworks start more threads than the container may use cores",
+        "Frameworks start more threads than the container may use",
         evidence=f"{visible} cores are visible, the cgroup's quota is {cores}",
-        why="They count the visible ones. Threads beyond the quota are stopped by the kernel in the middle of a step: "
-        "the CPU is slower than with fewer, and timings jump.",
+        why="They count the visible cores. Threads beyond the quota are stopped by the kernel in the middle of a step: "
+        "the CPU is slower than with fewer threads, and timings vary.",
         fix=(f"export OMP_NUM_THREADS={cores}", f"metalmark bench ... --threads {cores}"),
     )
 
 
-@check(
-    "thread-variables",
-    "BLAS or OpenMP thread variables that do not fit the cores",
-    "https://docs.pytorch.org/docs/2.1/notes/cpu_threading_torchscript_inference.html",
-)
+@check("thread-variables")
 def oversubscribed(scene: Scene) -> Iterator[Finding]:
-    """OMP_NUM_THREADS, MKL_NUM_THREADS, OPENBLAS_NUM_THREADS, VECLIB_MAXIMUM_THREADS and their like are inherited from
-    a shell profile, a notebook server or a job script. More threads than cores slow each other down; with loader
-    workers each worker may start as many again. One thread makes the CPU look slower than it is."""
     cores = scene.usable_cores
-    if cores is None or not _frameworks(scene):
+    if cores is None or not scene.any_framework:
         return
     for name in THREADS:
         threads = to_count(scene.environment.get(name, "").split(",")[0])
@@ -71,29 +53,21 @@ def oversubscribed(scene: Scene) -> Iterator[Finding]:
         yield warning(
             f"{name} asks for more threads than there are cores",
             evidence=f"{name}={scene.environment[name]}, {cores} cores usable",
-            why="Threads take the cores from each other, and those that wait for a straggler spin.",
+            why="The threads compete for the cores, and those that are done keep a core busy while they wait.",
             fix=(f"export {name}={cores}",),
         )
     if scene.environment.get("OMP_NUM_THREADS") == "1" and cores > 1:
         yield note(
             "OMP_NUM_THREADS=1: the CPU works on one core",
             evidence=f"OMP_NUM_THREADS=1, {cores} cores usable",
-            why="Right for many processes side by side; for one training run on the CPU it is slow. A CPU measured so "
-            "is no fair rival to a GPU.",
+            why="One thread is right where many processes run side by side, but makes a single training run on the CPU "
+            "slow: a comparison with a GPU would not be fair.",
             fix=(f"export OMP_NUM_THREADS={cores}",),
         )
 
 
-@check(
-    "openmp-duplicates",
-    "Several OpenMP runtimes that clash in one process",
-    "https://github.com/joblib/threadpoolctl/blob/master/multiple_openmp.md",
-)
+@check("openmp-duplicates")
 def openmp(scene: Scene) -> Finding | None:
-    """PyTorch, scikit-learn and others bring their own copy of an OpenMP runtime. Intel's (libiomp5, from MKL) and
-    LLVM's (libomp) notice each other and abort with "OMP: Error #15: Initializing libomp, but found libiomp5 already
-    initialized", or hang. KMP_DUPLICATE_LIB_OK=TRUE, the remedy of many articles, is called unsafe by the message
-    itself. What installed packages bring is listed; which are loaded depends on what a script imports."""
     kinds: dict[str, list[str]] = {}
     for runtime in scene.openmp:
         kind = "libiomp5" if runtime.library.startswith("libiomp5") else runtime.library.split(".")[0].split("-")[0]
@@ -128,10 +102,8 @@ def openmp(scene: Scene) -> Finding | None:
     return None
 
 
-@check("busy-machine", "Other programs are using the processor")
+@check("busy-machine")
 def busy_machine(scene: Scene) -> Finding | None:
-    """The processors' idle time is read over a third of a second before anything of Metalmark's own runs. Fires when
-    others leave less than three quarters of what this process may use."""
     busy, logical, usable = scene.busy_cores, scene.logical_cores, scene.usable_cores
     if busy is None or not logical or not usable:
         return None
@@ -143,21 +115,12 @@ def busy_machine(scene: Scene) -> Finding | None:
         "Other programs are using the processor",
         evidence=f"{busy:.1f} of {logical} cores were busy before anything of ours ran",
         why="Timings taken now are of a shared machine: slower, and different each time.",
-        fix=("top   # or Activity Monitor: see who it is, and wait",),
+        fix=("top   # or Activity Monitor: see which program it is, and end it or wait",),
     )
 
 
-def _frameworks(scene: Scene) -> bool:
-    return any(not missing for missing in scene.frameworks.values())
-
-
-@check(
-    "low-power",
-    "Low-power mode is on",
-    "https://developer.apple.com/documentation/foundation/processinfo/islowpowermodeenabled",
-)
+@check("low-power")
 def low_power(scene: Scene) -> Finding | None:
-    """Low-power mode lowers clocks; a benchmark ran at 61% of its speed. pmset -g lists it where the Mac has it."""
     if not scene.low_power:
         return None
     return warning(
@@ -168,10 +131,8 @@ def low_power(scene: Scene) -> Finding | None:
     )
 
 
-@check("battery", "The machine runs on its battery")
+@check("battery")
 def battery(scene: Scene) -> Finding | None:
-    """On battery the system may lower clocks, and does when little charge is left. For figures that are to be compared,
-    connect the power supply and say so. A UPS that feeds the machine is a battery too: mains power is gone."""
     if scene.power is None or not scene.power.on_battery:
         return None
     percent = scene.power.percent
@@ -186,11 +147,8 @@ def battery(scene: Scene) -> Finding | None:
     )
 
 
-@check("heat", "The machine is throttled by heat")
+@check("heat")
 def heat(scene: Scene) -> Finding | None:
-    """pmset -g therm prints only notes while all is well, and limits or a warning level when the system holds back.
-    Heat moved one benchmark from 0.74 to 0.28. Throttling was also seen with nominal thermal pressure, so a silent
-    check is no proof: watch the clock while it runs."""
     if scene.heat is None:
         return None
     speed, level = scene.heat.speed_limit_percent, scene.heat.warning_level
@@ -199,17 +157,15 @@ def heat(scene: Scene) -> Finding | None:
     seen = [f"CPU speed limit {speed}%"] if speed is not None and speed < 100 else []
     seen += [f"thermal warning level {level}"] if level else []
     return warning(
-        "This machine is too hot: the system holds it back",
+        "This machine is too hot: the system slows it down",
         evidence=f"pmset -g therm: {', '.join(seen)}",
-        why="Heat alone took one benchmark from 0.74 to 0.28 of its rate. Short runs then look faster than long ones.",
+        why="Heat alone lowered one benchmark from 0.74 to 0.28. Short runs then look faster than long ones.",
         fix=("Let it cool, give it air, and measure again.",),
     )
 
 
-@check("memory-pressure", "Little memory is free")
+@check("memory-pressure")
 def memory(scene: Scene) -> Finding | None:
-    """On a Mac the system's own free percentage (memory_pressure -Q), on Linux what the kernel calls available. Below
-    15% the next job is swapped or killed."""
     free = scene.memory_free_percent
     if free is None or free >= LITTLE_FREE_PERCENT:
         return None
@@ -221,10 +177,8 @@ def memory(scene: Scene) -> Finding | None:
     )
 
 
-@check("swap", "Swap is in use")
+@check("swap")
 def swap(scene: Scene) -> Finding | None:
-    """Some swap is normal on a Mac that has been on for long, and is a note. As much as a quarter of the memory means
-    that programs do not fit: on Apple Silicon the GPU's tensors are swapped as well, and the GPU waits for the disk."""
     if scene.swap is None or not scene.memory_bytes or scene.swap.used_bytes < SOME_SWAP_BYTES:
         return None
     used = scene.swap.used_bytes
@@ -235,18 +189,15 @@ def swap(scene: Scene) -> Finding | None:
     )
     why = "What is in swap was too much for the memory at some time, and has to be read back before it can be used."
     if share >= MUCH_SWAP_SHARE:
-        title = "Much of the memory is in swap"
-        return warning(
-            title, evidence=evidence, why=f"{why} Steps stall on the disk.", fix=("Close programs, or restart.",)
-        )
-    return note("Swap is in use", evidence=evidence, why=why)
+        why = f"{why} Steps wait for the disk."
+        fix = ("Close programs, or restart.",)
+        return warning("Much of the memory is in swap", evidence=evidence, why=why, fix=fix)
+    fix = ("Before you measure, close programs that you do not need, browsers first.",)
+    return note("Swap is in use", evidence=evidence, why=why, fix=fix)
 
 
-@check("disk-space", "Little disk space for data sets, weights and caches")
+@check("disk-space")
 def disk(scene: Scene) -> Iterator[Finding]:
-    """Looks at the disks behind Metalmark's data sets, the caches of PyTorch, Hugging Face and Keras, and temporary
-    files. Below 5 GiB is a warning: ImageNet weights and CIFAR-10 fit, BERT-large and a compiler's cache beside them
-    hardly; below half a GiB is an error."""
     for place in scene.disks:
         if place.free_bytes >= LITTLE_DISK_BYTES:
             continue
@@ -259,22 +210,17 @@ def disk(scene: Scene) -> Iterator[Finding]:
         )
 
 
-@check(
-    "container-memory",
-    "The container's memory limit is below what programs see",
-    "https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files",
-)
+@check("container-memory")
 def container_memory(scene: Scene) -> Finding | None:
-    """A cgroup's limit is not what psutil, free or a framework read: they show the whole machine. At the limit the
-    kernel kills the process, and all that is left is exit code 137."""
     limit, total = scene.limits.memory_bytes, scene.memory_bytes
     if limit is None or total is None or limit >= total:
         return None
-    seen = f"the cgroup allows {limit / GIB:.1f} GiB; the machine shows {total / GIB:.1f} GiB"
     small = limit < LITTLE_CONTAINER_BYTES
     return (warning if small else note)(
         "The container has little memory" if small else "The container has less memory than programs believe",
-        evidence=seen,
-        why="A process beyond the limit is killed without a message (exit code 137): no Python error tells of it.",
-        fix=("docker run --memory=16g ...",) if small else (),
+        evidence=f"the cgroup allows {limit / GIB:.1f} GiB; the machine shows {total / GIB:.1f} GiB",
+        why="A process beyond the limit is killed without a message (exit code 137): Python raises no error.",
+        fix=("docker run --memory=16g ...",)
+        if small
+        else (f"Choose batch sizes for {limit / GIB:.1f} GiB, or start the container with a larger --memory.",),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -25,8 +26,6 @@ from metalmark.model.run import Absent
 Run = Callable[..., str | Absent]
 
 TOOL_S = 5.0
-_MIB = 2**20
-
 _SIZE = r"(\d{1,12}(?:[.,]\d{1,4})?)([KMGT]?)"
 _SWAP = re.compile(rf"total *= *{_SIZE} +used *= *{_SIZE}")
 
@@ -59,23 +58,17 @@ def parse_swap(text: str) -> Swap | None:
     match = _SWAP.search(text)
     if match is None:
         return None
-    total, total_unit, used, used_unit = match.groups()
-    return Swap(total_bytes=_bytes(total, total_unit), used_bytes=_bytes(used, used_unit))
+    return Swap(total_bytes=_bytes(match[1], match[2]), used_bytes=_bytes(match[3], match[4]))
 
 
-def read_pressure(text: str) -> dict[str, Any] | Absent:
-    percent = parse_free_memory(text)
-    return _unreadable("no free percentage") if percent is None else {"memory_free_percent": percent}
+def read_field(field: str, parse: Callable[[str], object], lacking: str, text: str) -> dict[str, Any] | Absent:
+    value = parse(text)
+    return _unreadable(lacking) if value is None else {field: value}
 
 
-def read_battery(text: str) -> dict[str, Any] | Absent:
-    power = parse_power(text)
-    return _unreadable("no source of power") if power is None else {"power": power}
-
-
-def read_heat(text: str) -> dict[str, Any] | Absent:
-    heat = parse_heat(text)
-    return _unreadable("neither a level nor a note that there is none") if heat is None else {"heat": heat}
+read_pressure = partial(read_field, "memory_free_percent", parse_free_memory, "no free percentage")
+read_battery = partial(read_field, "power", parse_power, "no source of power")
+read_heat = partial(read_field, "heat", parse_heat, "neither a level nor a note that there is none")
 
 
 def read_settings(text: str) -> dict[str, Any] | Absent:
@@ -93,18 +86,13 @@ PARSERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
     "pmset -g": read_settings,
 }
 
-
 TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in PARSERS)
 """What is asked here; `system_profiler` is asked for the machine's identity, and `vm_stat` says something only over
 time."""
 
 
-def names(tools: Sequence[MacTool] = TOOLS) -> tuple[str, ...]:
-    return tuple(tool.name for tool in tools)
-
-
 def _bytes(number: str, unit: str) -> int:
-    scale = {"": 1, "K": 2**10, "M": _MIB, "G": 2**30, "T": 2**40}[unit]
+    scale = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}[unit]
     return round(float(number.replace(",", ".")) * scale)
 
 

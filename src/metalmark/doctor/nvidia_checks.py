@@ -9,7 +9,6 @@ from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene, release
 
 INSTALL_TORCH = "https://pytorch.org/get-started/locally/"
-COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """The first driver that runs a major version of CUDA."""
 IDLE_BYTES = 2**30
@@ -30,17 +29,8 @@ def cuda_of(scene: Scene, framework: str) -> int | None:
     return stated[0] if stated else max(named, default=None)
 
 
-@check(
-    "cpu-only-build",
-    "A CPU-only build of a framework beside an NVIDIA GPU, or a GPU hidden by a variable",
-    INSTALL_TORCH,
-    "https://www.tensorflow.org/install/pip",
-    "https://docs.jax.dev/en/latest/installation.html",
-)
+@check("cpu-only-build")
 def cpu_only(scene: Scene) -> Iterator[Finding]:
-    """pip's resolver, a CPU index in pip's configuration or a +cpu wheel in a lock file leave a framework without CUDA
-    on a machine that has a GPU. It works, at CPU speed. PyPI's torch for Linux is the CUDA build; tensorflow wants the
-    extra [and-cuda], jax the extra [cuda12] or [cuda13]."""
     gpus = scene.nvidia.gpus if scene.nvidia else ()
     if not gpus or scene.platform != "linux":
         return
@@ -73,11 +63,8 @@ def cpu_only(scene: Scene) -> Iterator[Finding]:
         )
 
 
-@check("driver-too-old", "The NVIDIA driver is older than the CUDA a framework is built for", COMPATIBILITY)
+@check("driver-too-old")
 def driver_too_old(scene: Scene) -> Iterator[Finding]:
-    """A driver runs any CUDA of its own major version and older ones: 525 and newer run CUDA 12, 580 and newer CUDA 13.
-    A framework built for a newer major version finds no GPU. Update the driver, or install the framework's build for
-    the older CUDA."""
     newest = _major(scene)
     if newest is None or scene.nvidia is None:
         return
@@ -101,25 +88,20 @@ def driver_too_old(scene: Scene) -> Iterator[Finding]:
         )
 
 
-@check("gpu-in-use", "Another process is on the GPU", "https://docs.nvidia.com/deploy/nvml-api/")
+@check("gpu-in-use")
 def busy(scene: Scene) -> Iterator[Finding]:
-    """The driver is asked for used memory, processes and utilisation before any framework is started. More than 1 GiB
-    in use, or more than 10% busy, means that somebody else is there. In a container their processes are not visible."""
     for number, gpu in enumerate(scene.nvidia.gpus if scene.nvidia else ()):
         used = gpu.used_bytes or 0
         working = (gpu.busy_percent or 0) >= BUSY_PERCENT
         if used < IDLE_BYTES and not working:
             continue
         # In a container the driver counts others' memory and does not show their processes.
-        who = (
-            f"{gpu.processes} other process{'es' if gpu.processes != 1 else ''}"
-            if gpu.processes
-            else "something not seen"
-        )
+        seen = f"{gpu.processes} other process{'es' if gpu.processes != 1 else ''}"
+        who = seen if gpu.processes else "processes that are not visible from here"
         share = f", {gpu.busy_percent}% busy" if gpu.busy_percent is not None else ""
         yield warning(
-            f"Somebody else is on GPU {number}",
-            evidence=f"{gpu.name}: {used / 2**30:.1f} GiB used by {who} from here{share}, before anything of ours ran",
+            f"Another process uses GPU {number}",
+            evidence=f"{gpu.name}: {used / 2**30:.1f} GiB used by {who}{share}, before anything of ours ran",
             why="Timings taken now are wrong, and less memory is free.",
             fix=("nvidia-smi",),
         )

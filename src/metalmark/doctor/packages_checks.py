@@ -23,17 +23,8 @@ FRAMEWORK_OF = {
 }
 
 
-@check(
-    "package-conflicts",
-    "NumPy, protobuf or another package is not the version a framework asks for",
-    "https://pip.pypa.io/en/stable/cli/pip_check/",
-    "https://protobuf.dev/support/cross-version-runtime-guarantee/",
-)
+@check("package-conflicts")
 def conflicts(scene: Scene) -> Iterator[Finding]:
-    """A package installed later can move a dependency out of the range that an installed framework wants: NumPy 2 under
-    a TensorFlow before 2.18, a protobuf that TensorFlow's generated code refuses, a Keras the plugin does not know.
-    What the frameworks' own metadata asks for is held against what is installed. `pip check` does so for all packages.
-    """
     for package, wanted in scene.requirements.items():
         for text in wanted:
             requirement = applicable(text, scene)
@@ -45,22 +36,16 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
                 continue
             broken = isinstance(scene.probes.get(FRAMEWORK_OF.get(package, "")), NoAnswer)
             yield (error if broken else warning)(
-                f"{package} and {name} do not go together",
-                evidence=f"{package} {scene.version(package)} wants {name}{requirement.specifier}; {installed} is "
-                f"installed",
+                f"{package} and {name} are not compatible",
+                evidence=f"{package} {scene.version(package)} requires {name}{requirement.specifier}; {installed} is "
+                "installed",
                 why="It may fail at import, or later on the first call into what changed.",
                 fix=(f'pip install "{name}{requirement.specifier}"', f"pip install --upgrade {package}   # or this"),
             )
 
 
-@check(
-    "numpy-2",
-    "A PyTorch built for NumPy 1 beside NumPy 2",
-    "https://numpy.org/doc/stable/numpy_2_0_migration_guide.html",
-)
+@check("numpy-2")
 def numpy_2(scene: Scene) -> Finding | None:
-    """PyTorch up to 2.2 was built against NumPy 1 and names no upper limit, so pip leaves NumPy 2 beside it. 2.2.2 is
-    the last PyTorch for Intel Macs and for Python under Rosetta, which is where this is met."""
     torch, numpy = scene.version("torch"), scene.version("numpy")
     if not older(torch, "2.3") or not scene.has("numpy", "2"):
         return None

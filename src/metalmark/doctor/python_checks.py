@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from metalmark.doctor.check import Finding, check, error, issue, warning
+from metalmark.doctor.check import Finding, check, error, warning
 from metalmark.doctor.scene import Scene, at_least, older
-from metalmark.doctor.tensorflow_checks import PLUGIN_SOURCES, install_lines, plugins
+from metalmark.doctor.tensorflow_checks import install_lines, plugins
 
 # MPS of the first torch release in each line needs at least this macOS; the newest first.
 TORCH_MACOS = (("2.15", "15.0"), ("2.9", "14.0"), ("2.5", "13.0"), ("1.12", "12.3"))
 METAL_PLUGIN_MACOS = "12.1"
 
 
-@check(
-    "rosetta",
-    "Python is x86_64 under Rosetta on Apple Silicon",
-    "https://developer.apple.com/documentation/apple-silicon/about-the-rosetta-translation-environment",
-)
+@check("rosetta")
 def rosetta(scene: Scene) -> Finding | None:
-    """Rosetta runs x86_64 programs on Apple Silicon. A Python that came with an Intel Homebrew or an old conda, or that
-    was moved from an Intel Mac, runs that way and shows no sign of it but platform.machine() == 'x86_64'. It installs
-    x86_64 wheels: PyTorch has none for macOS after 2.2.2, TensorFlow none after 2.16.2, tensorflow-metal none after
-    1.0.0, MLX none at all, and none of them has Metal. sysctl.proc_translated is 1 for a translated process. Install an
-    arm64 Python and make the environment anew; wheels can't be kept. Apple offers Rosetta for all programs up to macOS
-    27 only."""
     if not scene.translated:
         return None
     chip = scene.sysctl.get("machdep.cpu.brand_string", "")
@@ -40,18 +30,8 @@ def rosetta(scene: Scene) -> Finding | None:
     )
 
 
-@check(
-    "macos-too-old",
-    "macOS is too old for the installed framework's GPU support",
-    "https://docs.pytorch.org/docs/2.15/notes/mps.html",
-    *issue("pytorch/pytorch", 139425, 164943, 139386),
-    *PLUGIN_SOURCES,
-)
+@check("macos-too-old")
 def macos_too_old(scene: Scene) -> list[Finding]:
-    """PyTorch's MPS needs macOS 12.3; 13.0 from PyTorch 2.5 on, 14.0 from 2.9, 15.0 from 2.15, whatever the error's own
-    text says. tensorflow-metal needs 12.1. On an older system the framework imports and has no GPU. bfloat16 autocast
-    on MPS needs macOS 14 as well. The framework's own probe has the last word: where it finds the GPU, nothing is said.
-    """
     # 10.16 is what a newer macOS tells a Python that was built for an old one: no version at all.
     if not scene.apple_silicon or scene.macos is None or scene.macos == "10.16":
         return []
@@ -81,11 +61,8 @@ def macos_too_old(scene: Scene) -> list[Finding]:
     return findings
 
 
-@check("python-too-new", "Python is newer than any wheel of tensorflow-metal", *PLUGIN_SOURCES)
+@check("python-too-new")
 def python_too_new(scene: Scene) -> Finding | None:
-    """The last tensorflow-metal, 1.2.0 of January 2025, has wheels for Python 3.9 to 3.12, arm64 only. On 3.13 pip
-    installs TensorFlow without complaint and finds no plugin, so the GPU stays unused. Make the environment with Python
-    3.12 and pin the pair that loads."""
     # Only where TensorFlow is installed: nobody else needs the plugin.
     python = scene.python_release()
     newest = plugins()[-1]

@@ -35,22 +35,9 @@ _MEMINFO = Path("/proc/meminfo")
 _SHARED_MEMORY = Path("/dev/shm")
 _NVIDIA_MODULE = Path("/proc/driver/nvidia/version")
 ASKING = (
-    "torch",
-    "torchvision",
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-macos",
-    "tensorflow-metal",
-    "keras",
-    "tf-keras",
-    "jax",
-    "jaxlib",
-    "jax-metal",
-    "mlx",
-    "transformers",
-    "scipy",
-    "ml-dtypes",
-)
+    "torch", "torchvision", "tensorflow", "tensorflow-cpu", "tensorflow-macos", "tensorflow-metal", "keras", "tf-keras",
+    "jax", "jaxlib", "jax-metal", "mlx", "transformers", "scipy", "ml-dtypes",
+)  # fmt: skip
 """The packages whose own requirements are read."""
 
 _OPENMP = re.compile(r"/(lib(?:omp|iomp5|gomp)[\w.+-]*?\.(?:dylib|so[\w.]*))\b")

@@ -107,9 +107,9 @@ def legible(text: str) -> str:
     return "\n".join(line if len(line) <= LINE_CHARS else f"{line[:half]} {line[-half:]}" for line in text.split("\n"))
 
 
-def read_error(source: str | None) -> str:
-    """Return the text of an error; None stands for standard input too."""
-    if source is None or source == _STDIN:
+def read_error(source: str) -> str:
+    """Return the text of an error."""
+    if source == _STDIN:
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError("Standard input is a terminal, so there is no error's text on it.", hint=_HINT)
         text = _read(sys.stdin.buffer)

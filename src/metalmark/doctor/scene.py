@@ -116,6 +116,10 @@ class Scene(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def any_framework(self) -> bool:
+        return any(not missing for missing in self.frameworks.values())
+
+    @property
     def usable_cores(self) -> int | None:
         known = [count for count in (self.visible_cores, self.limits.cores) if count is not None]
         return min(known, default=None)

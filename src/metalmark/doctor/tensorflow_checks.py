@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from metalmark.doctor.check import Finding, check, error, issue, note, warning
+from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene, at_least, older, parse_version, release
 
 PLUGIN_FILE = Path(__file__).with_name("tensorflow_metal_versions.csv")
-PLUGIN_SOURCES = ("https://pypi.org/project/tensorflow-metal/", "https://developer.apple.com/metal/tensorflow-plugin/")
 LAST_MACOS = "2.15.0"
 STUBS = {"2.15.1", "2.16.2"}
 """tensorflow-macos releases that contain nothing but a requirement."""
@@ -91,9 +89,7 @@ def plugins() -> tuple[Plugin, ...]:
 
 def find_plugin(version: str | None) -> Plugin | None:
     wanted = parse_version(version)
-    return next(
-        (plugin for plugin in plugins() if wanted is not None and parse_version(plugin.version) == wanted), None
-    )
+    return next((plugin for plugin in plugins() if wanted and parse_version(plugin.version) == wanted), None)
 
 
 def best_plugin(python: Minor) -> Plugin | None:
@@ -104,15 +100,11 @@ def best_plugin(python: Minor) -> Plugin | None:
 
 def install_lines(python: Minor) -> tuple[str, ...]:
     """Return what to type for a pair that loads, with a Python that has a wheel."""
-    plugin = best_plugin(python)
+    plugin, newest = best_plugin(python), plugins()[-1]
     if plugin is not None:
         return (plugin.pin,)
-    newest = plugins()[-1]
     major, minor = newest.pythons[1]
-    return (
-        f"python{major}.{minor} -m venv .venv",
-        newest.pin.replace("pip install", ".venv/bin/pip install"),
-    )
+    return (f"python{major}.{minor} -m venv .venv", newest.pin.replace("pip install", ".venv/bin/pip install"))
 
 
 def _stated(row: dict[str, str]) -> tuple[Minor, Minor] | None:
@@ -133,18 +125,8 @@ def real_package(scene: Scene) -> tuple[str, str] | None:
     return ("tensorflow-macos", macos) if macos is not None else None
 
 
-@check(
-    "tensorflow-metal-pair",
-    "TensorFlow and tensorflow-metal are a pair that can't load",
-    *PLUGIN_SOURCES,
-    *issue("tensorflow/tensorflow", 84167, 126380),
-)
+@check("tensorflow-metal-pair")
 def pair(scene: Scene) -> Finding | None:
-    """tensorflow-metal is a binary plugin that links symbols of TensorFlow's own library. 1.0.1 and 1.1.0 load with
-    TensorFlow 2.15 to 2.17 and fail at import from 2.18 on (tsl::internal::LogMessage is missing). 1.2.0, the last
-    release (2025-01-31), loads with 2.15 to 2.19 and fails from 2.20 on, whose library lost its @rpath install name and
-    does not export the symbols. So `pip install tensorflow tensorflow-metal` of today gives a pair that fails: pin
-    TensorFlow to 2.19 on Python 3.12 or older."""
     installed, plugin_version = real_package(scene), scene.version("tensorflow-metal")
     if not scene.mac or installed is None or plugin_version is None:
         return None
@@ -167,72 +149,48 @@ def pair(scene: Scene) -> Finding | None:
     evidence = (
         f"{package} {version} with tensorflow-metal {plugin_version}, which loads with {_span(plugin.tensorflow)}"
     )
-    mended = install_lines(python)
+    both = f"TensorFlow {version} and tensorflow-metal {plugin_version}"
     if verdict is PairVerdict.FAILS:
         return error(
-            f"TensorFlow {version} and tensorflow-metal {plugin_version} can't load together",
+            f"{both} can't load together",
             evidence=evidence,
             why="`import tensorflow` fails on the plugin's missing symbols. It will not be fixed: the plugin's last "
             "release is of January 2025, so TensorFlow has to be the older one.",
-            fix=mended,
+            fix=install_lines(python),
         )
-    return warning(
-        f"TensorFlow {version} and tensorflow-metal {plugin_version} are not a pair that Apple lists",
-        evidence=evidence,
-        why="A plugin is built against one TensorFlow; with another it may fail at import or find no GPU.",
-        fix=mended,
-    )
+    why = "A plugin is built against one TensorFlow; with another it may fail at import or find no GPU."
+    return warning(f"{both} are not a pair that Apple lists", evidence=evidence, why=why, fix=install_lines(python))
 
 
-@check(
-    "tensorflow-macos",
-    "tensorflow-macos is left over",
-    "https://pypi.org/project/tensorflow-macos/",
-    *issue("apple/tensorflow_macos", 145, 55, 192, 252, 231),
-)
-def leftovers(scene: Scene) -> Iterator[Finding]:
-    """Until 2.15.0 TensorFlow for Apple Silicon was a package of its own, tensorflow-macos; 2.15.1 and 2.16.2 of it are
-    empty. `tensorflow` has real arm64 wheels since 2.15.1; its 2.13.1 and 2.14.1 are stubs that require
-    tensorflow-macos. Both install the folder `tensorflow`, so having both real ones mixes two versions. The fork of
-    2021 (0.1alpha, mlcompute) returned chance accuracy after good training and NaN from BatchNorm."""
+@check("tensorflow-macos")
+def leftovers(scene: Scene) -> Finding | None:
     macos, tensorflow = scene.version("tensorflow-macos"), scene.version("tensorflow")
     if macos is None or not scene.mac:
-        return
+        return None
     uninstall = "pip uninstall -y tensorflow-macos tensorflow tensorflow-metal"
     again = (uninstall, *install_lines(scene.python_release()))
     if older(macos, "1"):
-        yield error(
+        return error(
             "The TensorFlow fork of 2021 is installed",
             evidence=f"tensorflow-macos {macos}",
             why="It computed wrongly: evaluate and predict gave chance accuracy after good training, and BatchNorm "
             "gave NaN or a frozen loss. It was withdrawn.",
             fix=again,
         )
-    elif macos not in STUBS and at_least(tensorflow, "2.15.1"):
-        yield warning(
+    if macos not in STUBS and at_least(tensorflow, "2.15.1"):
+        return warning(
             "tensorflow-macos and tensorflow overwrite each other",
             evidence=f"tensorflow-macos {macos} and tensorflow {tensorflow} install the same folder",
             why="Whichever was installed last has overwritten part of the other: what is imported is a mixture.",
             fix=again,
         )
-    else:
-        yield note(
-            "tensorflow-macos is left over from before 2024",
-            evidence=f"tensorflow-macos {macos}",
-            why=f"Its last real release is {LAST_MACOS}, later ones are empty; `tensorflow` itself has arm64 wheels "
-            f"since "
-            "2.15.1.",
-            fix=again,
-        )
+    why = f"Its last real release is {LAST_MACOS}, later ones are empty; `tensorflow` has arm64 wheels since 2.15.1."
+    title = "tensorflow-macos is left over from before 2024"
+    return note(title, evidence=f"tensorflow-macos {macos}", why=why, fix=again)
 
 
-@check(
-    "tensorflow-no-gpu", "TensorFlow has no GPU on Apple Silicon: the plugin is missing or finds none", *PLUGIN_SOURCES
-)
+@check("tensorflow-no-gpu")
 def no_gpu(scene: Scene) -> Finding | None:
-    """TensorFlow's macOS wheels hold no GPU support. It comes from tensorflow-metal, a plugin found at import; without
-    it tf.config.list_physical_devices('GPU') is empty and everything runs on the CPU, without a message. TensorFlow has
-    to be one the plugin loads with: see tensorflow-metal-pair."""
     installed = real_package(scene)
     # Under Rosetta, or with a Python that has no wheel, other checks speak.
     if installed is None or scene.translated or not scene.apple_silicon or scene.present("tensorflow", "mps"):
@@ -265,16 +223,8 @@ def no_gpu(scene: Scene) -> Finding | None:
     )
 
 
-@check(
-    "keras-metal-wrong",
-    "A Keras that is known to compute wrongly with this TensorFlow on Metal",
-    *issue("keras-team/keras", 21668),
-)
+@check("keras-metal-wrong")
 def keras_pair(scene: Scene) -> Finding | None:
-    """Keras 3.7 and newer with TensorFlow 2.16.2 and tensorflow-metal 1.2.0 gave other results than 3.6: one report,
-    closed for want of an answer. TensorFlow 2.16 is the first that brings Keras 3. Go to the newest pair that loads, or
-    back to Keras 2 with tf_keras and TF_USE_LEGACY_KERAS=1, and compare an accuracy on the CPU with one on the GPU
-    before you trust either."""
     installed = real_package(scene)
     if installed is None or not scene.mac or not scene.has("tensorflow-metal") or release(installed[1]) != (2, 16):
         return None
@@ -285,30 +235,20 @@ def keras_pair(scene: Scene) -> Finding | None:
     return error(
         f"Keras {keras} gave wrong results with this TensorFlow and tensorflow-metal",
         evidence=f"keras {keras}, tensorflow {installed[1]}, tensorflow-metal {scene.version('tensorflow-metal')}",
-        why="The same training was reported to end otherwise with Keras 3.7 and newer than with 3.6, on this "
-        "TensorFlow and the plugin.",
-        fix=(
-            *install_lines(scene.python_release()),
-            "or: pip install tf_keras && export TF_USE_LEGACY_KERAS=1",
-        ),
+        why="With this TensorFlow and plugin, the same training was reported to give other results with Keras 3.7 and "
+        "newer than with 3.6.",
+        fix=(*install_lines(scene.python_release()), "or: pip install tf_keras && export TF_USE_LEGACY_KERAS=1"),
     )
 
 
-@check(
-    "xla-on-metal",
-    "XLA (jit_compile) on tensorflow-metal, which has none",
-    *issue("tensorflow/tensorflow", 58988, 59438, 53505),
-)
+@check("xla-on-metal")
 def xla(scene: Scene) -> Finding | None:
-    """tensorflow-metal registers no XLA platform: jit_compile=True and TF_XLA_FLAGS=--tf_xla_auto_jit fail with "could
-    not find registered platform with id". The optimisers of TensorFlow 2.11 and newer run about three times slower on
-    the plugin than the legacy ones, and RngReadAndSkip is missing, which breaks the Random* augmentation layers."""
     if not scene.present("tensorflow", "mps"):
         return None
     flags = scene.environment.get("TF_XLA_FLAGS", "")
     if "auto_jit" in flags and "auto_jit=0" not in flags:
         return warning(
-            "XLA is switched on, and Metal has none",
+            "XLA is switched on, and does not exist for Metal",
             evidence=f"TF_XLA_FLAGS={flags}",
             why='A step that is compiled fails with "could not find registered platform with id".',
             fix=("unset TF_XLA_FLAGS",),

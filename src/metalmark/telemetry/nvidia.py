@@ -24,13 +24,7 @@ _METERED = {Unit.WATTS: "nvml" + MEASURED, Unit.JOULES: "nvml" + MEASURED}
 
 # The driver's bits for why a clock is below its highest. Left out are those that do not slow a run: an idle GPU
 # (1), clocks that somebody set (2), sync boost (16) and the display's (256).
-HARMFUL = {
-    0x04: "power_cap",
-    0x08: "hw_slowdown",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "power_brake",
-}
+HARMFUL = {0x04: "power_cap", 0x08: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "power_brake"}
 
 
 def throttle_words(mask: int) -> tuple[str, ...]:

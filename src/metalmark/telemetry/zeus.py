@@ -10,12 +10,7 @@ from metalmark.machine.apple import is_virtual_mac, read_sysctl
 from metalmark.model.run import Absent
 from metalmark.telemetry.base import MODELLED, Reading, Unit, number
 
-_FIELDS = {
-    "cpu_energy": "cpu_total_mj",
-    "gpu0_energy": "gpu_mj",
-    "ane_energy": "ane_mj",
-    "ram_energy": "dram_mj",
-}
+_FIELDS = {"cpu_energy": "cpu_total_mj", "gpu0_energy": "gpu_mj", "ane_energy": "ane_mj", "ram_energy": "dram_mj"}
 _WINDOW = "metalmark"
 
 
