@@ -10,7 +10,7 @@ import pytest
 from metalmark.errors import UsageError
 from metalmark.model.plan import Device, DeviceKind, Plan
 from metalmark.model.run import Failed, FailureKind
-from metalmark.model.training import Ending, Goal, TrainingRun
+from metalmark.model.training import NOT_BEGUN, Ending, Goal, TrainingRun
 from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,
@@ -54,6 +54,9 @@ def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(_: str) -> None: ...
+
+
+def keep_nothing(run: TrainingRun, folder: Path) -> None: ...
 
 
 def made(tmp_path: Path, *, repeats: int = 2, cells: list[tuple[str, Device]] = CELLS) -> list[Member]:
@@ -121,7 +124,7 @@ def test_what_cannot_be_trained_here_is_said_once_and_not_repeated(tmp_path: Pat
     assert said == ["mlx on cpu can't be trained: no GPU"]
     assert [member.folder.name for member in members] == ["mlx-cpu", "torch-cpu", "torch-cpu-repeat2"]
     assert members[0].run.ending is Ending.FAILED
-    runs, stopped = run_members(members, ended, said.append)
+    runs, stopped = run_members(members, ended, keep_nothing, said.append)
     assert not stopped
     assert not impossible(runs)
     assert said[1:] == [
@@ -131,7 +134,7 @@ def test_what_cannot_be_trained_here_is_said_once_and_not_repeated(tmp_path: Pat
 
 def test_nothing_possible_leaves_nothing(tmp_path: Path) -> None:
     members = made(tmp_path, cells=[("mlx", CPU)])
-    runs, stopped = run_members(members, lambda _: pytest.fail("it must not begin"), say_nothing)
+    runs, stopped = run_members(members, lambda _: pytest.fail("it must not begin"), keep_nothing, say_nothing)
     assert impossible(runs)
     assert not stopped
     discard_lineup(tmp_path / "many", members)
@@ -148,13 +151,13 @@ def test_ctrl_c_leaves_the_rest_and_it_goes_on_where_it_stopped(tmp_path: Path) 
             raise KeyboardInterrupt
         return ended(member)
 
-    runs, stopped = run_members(members, session, say_nothing)
+    runs, stopped = run_members(members, session, keep_nothing, say_nothing)
     assert stopped
     assert [run.ending for run in runs[:2]] == [Ending.EPOCHS, Ending.INTERRUPTED]
     said: list[str] = []
     # There are no checkpoints here, so the epochs are those of the record.
     members = [member._replace(run=read_record(member.folder)) for member in read_members(tmp_path / "many")]
-    runs, stopped = run_members(members, session, said.append)
+    runs, stopped = run_members(members, session, keep_nothing, said.append)
     assert not stopped
     assert begun[2:] == ["jax-cuda-1", "torch-cpu-repeat2", "jax-cuda-1-repeat2"]
     assert said[0] == "[1 of 4] torch on cpu: all epochs done."
@@ -167,6 +170,7 @@ def test_ctrl_c_leaves_the_rest_and_it_goes_on_where_it_stopped(tmp_path: Path) 
 )
 def test_a_failure_that_no_seed_changes_is_not_repeated(tmp_path: Path, kind: FailureKind, repeated: bool) -> None:
     begun: list[str] = []
+    kept: dict[str, tuple[str, Path]] = {}
 
     def session(member: Member) -> TrainingRun:
         begun.append(member.folder.name)
@@ -174,10 +178,17 @@ def test_a_failure_that_no_seed_changes_is_not_repeated(tmp_path: Path, kind: Fa
             return msgspec.structs.replace(member.run, ending=Ending.FAILED, failure=failed(kind))
         return ended(member)
 
-    runs, _ = run_members(made(tmp_path), session, say_nothing)
+    def keep(run: TrainingRun, folder: Path) -> None:
+        kept[run.id] = run.header.ending, folder
+
+    members = made(tmp_path)
+    runs, _ = run_members(members, session, keep, say_nothing)
     assert ("torch-cpu-repeat2" in begun) is repeated
     assert runs[2].failure == failed(kind)
     assert runs[3].ending is Ending.EPOCHS
+    # What has no session is kept by nobody else: all of them at first, and then the repeat that was left out.
+    assert set(kept) == {member.run.id for member in members}
+    assert kept[runs[2].id] == (NOT_BEGUN if repeated else kind.value, members[2].folder)
 
 
 def test_one_training_by_itself(tmp_path: Path) -> None:

@@ -194,10 +194,7 @@ def _run(
     if len(members) == 1 and not members[0].run.sweep:
         run = session(members[0])
         return [run], run.ending is Ending.INTERRUPTED
-    for _, run, folder in members:
-        if not run.sessions:
-            _keeper(path, folder, say)(Ended(run=run))
-    return run_members(members, session, say)
+    return run_members(members, session, lambda run, folder: _keeper(path, folder, say)(Ended(run=run)), say)
 
 
 def _keeper(path: Path, folder: Path, say: Say) -> Listener:

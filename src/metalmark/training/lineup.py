@@ -46,6 +46,8 @@ SAME_FOR_ALL_REPEATS = {FailureKind.UNSUPPORTED, FailureKind.OUT_OF_MEMORY}
 Say = Callable[[str], None]
 TrainMember = Callable[[Member], TrainingRun]
 """Trains a member, shown and stored, until it ends or is stopped."""
+KeepRun = Callable[[TrainingRun, Path], None]
+"""Stores a run that has no session, and its folder."""
 
 
 class Lineup(Struct, frozen=True, kw_only=True):
@@ -135,8 +137,13 @@ def read_members(folder: Path, epochs: int | None = None) -> list[Member]:
     return members
 
 
-def run_members(members: Sequence[Member], session: TrainMember, say: Say) -> tuple[list[TrainingRun], bool]:
+def run_members(
+    members: Sequence[Member], session: TrainMember, keep: KeepRun, say: Say
+) -> tuple[list[TrainingRun], bool]:
     """Train the members that have not ended, one after another. Return their runs, and whether Ctrl-C stopped it."""
+    for _, run, folder in members:
+        if not run.sessions:
+            keep(run, folder)
     with suppress(OSError):  # a lineup that can only be read is shown all the same
         # It is the newest now, which is what a plain --resume looks for.
         (members[0].folder.parent / LINEUP).touch()
@@ -145,36 +152,30 @@ def run_members(members: Sequence[Member], session: TrainMember, say: Say) -> tu
         return runs, False
     failures: dict[int, Failed] = {}
     for number, member in enumerate(members):
-        name = f"[{number + 1} of {len(members)}] {_name(member.request)}"
-        runs[number] = _run_member(member, failures.get(member.request.cell), name, session, say)
-        failure = runs[number].failure
-        if runs[number].ending is Ending.INTERRUPTED:
+        request, run, folder = member
+        name = f"[{number + 1} of {len(members)}] {_name(request)}"
+        known, done = failures.get(request.cell), ending(run.epochs, request.goal)
+        if run.failure is not None and run.failure.kind is not FailureKind.INTERRUPTED:
+            say(f"{name}: {run.failure.kind.value}.")
+        elif done is not None and run.ending is done:
+            say(f"{name}: {done.value}.")
+        elif known is not None:
+            say(f"{name}: {known.kind.value}, as in the repeat before.")
+            run = _failed(run, known)
+            write_record(folder, run)
+            keep(run, folder)
+        else:
+            say(f"{name}:")
+            try:
+                run = session(member)
+            except KeyboardInterrupt:  # between two sessions, or while one begins
+                run = msgspec.structs.replace(run, ending=Ending.INTERRUPTED)
+        runs[number] = run
+        if run.ending is Ending.INTERRUPTED:
             return runs, True
-        if failure is not None and failure.kind in SAME_FOR_ALL_REPEATS:
-            failures[member.request.cell] = failure
+        if run.failure is not None and run.failure.kind in SAME_FOR_ALL_REPEATS:
+            failures[request.cell] = run.failure
     return runs, False
-
-
-def _run_member(member: Member, known: Failed | None, name: str, session: TrainMember, say: Say) -> TrainingRun:
-    request, run, folder = member
-    done = ending(run.epochs, request.goal)
-    failure = run.failure
-    if failure is not None and failure.kind is not FailureKind.INTERRUPTED:
-        say(f"{name}: {failure.kind.value}.")
-        return run
-    if done is not None and run.ending is done:
-        say(f"{name}: {done.value}.")
-        return run
-    if known is not None:
-        say(f"{name}: {known.kind.value}, as in the repeat before.")
-        run = _failed(run, known)
-        write_record(folder, run)
-        return run
-    say(f"{name}:")
-    try:
-        return session(member)
-    except KeyboardInterrupt:  # between two sessions, or while one begins
-        return msgspec.structs.replace(run, ending=Ending.INTERRUPTED)
 
 
 def impossible(runs: Sequence[TrainingRun]) -> bool:
