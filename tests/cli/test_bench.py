@@ -32,7 +32,7 @@ def test_a_sweep_is_measured_shown_and_stored(cli: Cli, store_file: Path) -> Non
     assert run.stdout.count("gpu → fake:0") == 4
     assert "[4/4]" in run.stderr
     with Store(store_file, readonly=True) as store:
-        records = store.find([])
+        records = store.load(store.rows())
     assert len(records) == 4
     assert {record.plan.params["batch_size"] for record in records} == {8, 16}
     assert all(isinstance(record.outcome, Completed) for record in records)
@@ -73,7 +73,7 @@ def test_out_of_memory_and_unsupported_are_answers(cli: Cli) -> None:
 def test_a_cell_that_failed_is_not_repeated(cli: Cli, store_file: Path) -> None:
     cli("bench", "fake", *QUICK, "--fault", "oom,none", "--repeat", "3")
     with Store(store_file, readonly=True) as store:
-        outcomes = [type(record.outcome) for record in store.find([])]
+        outcomes = [type(record.outcome) for record in store.load(store.rows())]
     assert outcomes.count(Failed) == 1
     assert outcomes.count(Completed) == 3
 
@@ -99,13 +99,13 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(cli: Cli, store_file: Path) 
     assert "Traceback" not in stderr
     assert "interrupted" in stdout
     with Store(store_file, readonly=True) as store:
-        first = [record for record in store.find([]) if isinstance(record.outcome, Completed)]
+        first = [record for record in store.load(store.rows()) if isinstance(record.outcome, Completed)]
     assert len(first) == 1
     resumed = cli("bench", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "1 of 3 runs are stored already" in resumed.stderr
     with Store(store_file, readonly=True) as store:
-        records = store.find([])
+        records = store.load(store.rows())
     assert sum(isinstance(record.outcome, Completed) for record in records) == 3
     assert len({record.sweep for record in records}) == 1
     assert "interrupted" not in resumed.stdout
@@ -236,7 +236,7 @@ def test_a_store_that_fails_in_the_middle_loses_no_cell(cli: Cli, store_file: Pa
     """The store becomes too small for the second record: what is stored stays, and the cell is kept beside it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sqlite3\nconnect = sqlite3.connect\n"
-        "def small(*a, **k):\n    c = connect(*a, **k)\n    c.execute('PRAGMA max_page_count = 12')\n    return c\n"
+        "def small(*a, **k):\n    c = connect(*a, **k)\n    c.execute('PRAGMA max_page_count = 18')\n    return c\n"
         "sqlite3.connect = small\n"
     )
     run = cli("bench", "fake", *QUICK, "--batch-size", "1-6", PYTHONPATH=str(tmp_path))
@@ -247,7 +247,7 @@ def test_a_store_that_fails_in_the_middle_loses_no_cell(cli: Cli, store_file: Pa
     with Store(store_file) as store:
         before = store.count()
     assert before >= 1
-    assert "1 records imported" in cli("runs", "import", kept).stderr
+    assert "1 run imported" in cli("runs", "import", kept).stderr
     resumed = cli("bench", "--resume")
     assert resumed.returncode == 0
     assert f"{before + 1} of 6" in resumed.stderr

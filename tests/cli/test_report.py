@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from metalmark.cli import reporting
+from metalmark.app import report
 from metalmark.model.codec import encode_export
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
@@ -16,8 +16,6 @@ from metalmark.model.run import DeviceMemory, Series, Telemetry
 from metalmark.model.sweep import Sweep
 from metalmark.results.cells import cells_of
 from metalmark.store.sqlite import Store
-from metalmark.store.trainings import TrainingStore
-from metalmark.store.watched import WatchedStore
 from metalmark.training.folder import write_record
 from tests.conftest import Cli
 from tests.report.contents import HOSTILE, records, run, telemetry, training, watched
@@ -49,12 +47,12 @@ def test_the_last_sweep_as_one_page(cli: Cli, store_file: Path, tmp_path: Path) 
     if sys.platform == "linux":
         assert "no desktop" in done.stderr, "a browser in a terminal would take that over"
     assert done.stdout.strip() == str(path)
-    assert "Of the last sweep" in done.stderr
+    assert "what the last command made" in done.stderr
     assert not list(tmp_path.glob("*.part"))
     body = parse(path.read_text()).named("main")[0].text
     assert NEW in body
     assert OLD not in body
-    assert "training on jax cpu" in body, "what has not run yet is said"
+    assert "mnist-mlp training batch 32 jax cpu" in body, "what has not run yet is said"
     assert "mlx not run: it is not installed." in body, "and what was left out"
 
 
@@ -86,8 +84,8 @@ def test_where_there_are_windows_to_see(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(reporting, "sys", SimpleNamespace(platform=system))
-    assert reporting.has_desktop() is has
+    monkeypatch.setattr(report, "sys", SimpleNamespace(platform=system))
+    assert report.has_desktop() is has
 
 
 def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
@@ -95,21 +93,20 @@ def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run1"
     folder.mkdir()
     write_record(folder, training())
-    with TrainingStore(store_file) as store:
-        store.add_training(training(), folder)
-    with WatchedStore(store_file) as watching:
-        watching.add_watched(watched())
-    with Store(store_file) as plain:
-        plain.name("main", [OLD])
+    with Store(store_file) as store:
+        store.put_training(training(), folder)
+        store.add(watched())
+        store.name("main", [OLD])
     exported = tmp_path / "theirs.json"
     exported.write_bytes(encode_export(records()))
     words = ["main", old[0].id[:6], NEW, exported, folder, "run1", "trained0001", "watched0001", watched().name]
     done = cli("report", *words, "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert len(document["records"]) == 2 + 1 + 7, "a record's id stands for its cell, and nothing is there twice"
-    assert [one["id"] for one in document["trainings"]] == ["trained0001"]
-    assert [one["id"] for one in document["watched"]] == ["watched0001"]
+    kinds = [one["kind"] for one in document["records"]]
+    assert kinds.count("bench") == 2 + 1 + 7, "a run's id stands for its cell, and nothing is there twice"
+    assert [one["id"] for one in document["records"] if one["kind"] == "training"] == ["trained0001"]
+    assert [one["id"] for one in document["records"] if one["kind"] == "watch"] == ["watched0001"]
 
 
 def test_forms_by_ending_and_to_stdout(cli: Cli, store_file: Path, tmp_path: Path) -> None:
@@ -148,13 +145,13 @@ def test_bad_input(cli: Cli, store_file: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.json"
     empty.write_bytes(encode_export([]))
     for words, said in (
-        (["zzzz"], "no record or sweep"),
-        (["x" * 5000], "no record or sweep"),
-        ([HOSTILE[0].replace("/", "")], "is not an id"),
+        (["zzzz"], "There is no run, sweep or name"),
+        (["x" * 5000], "There is no run, sweep or name"),
+        ([HOSTILE[0].replace("/", "")], "There is no run, sweep or name"),
         ([tmp_path / "none.json"], "can't be read"),
         ([f"{tmp_path}/none"], "neither a file nor the folder"),
         ([damaged], "damaged: it has no block"),
-        ([empty], "holds no records"),
+        ([empty], "holds no runs"),
         (["last", "-o", tmp_path / "no" / "x.json"], "can't be written"),
     ):
         done = cli("report", *words)

@@ -57,7 +57,7 @@ def test_export_delete_import(cli: Cli, store_file: Path, tmp_path: Path) -> Non
     assert cli("runs", "delete", good, bad, "--yes").returncode == 0
     assert cli("runs", "list").stdout == ""
     run = cli("runs", "import", whole, one)
-    assert "2 records imported, 1 were there already" in run.stderr
+    assert "2 runs imported, 1 were there already" in run.stderr
     assert good in cli("runs", "list").stdout
 
 

@@ -35,14 +35,14 @@ def test_a_flagged_cell_fails_and_is_named(cli: Cli, store_file: Path) -> None:
     assert cli("bench", "--resume").returncode == 0
     run = cli("bench", "--resume", "--strict", "-q")
     assert run.returncode == 1
-    assert "--strict: mnist-mlp training on torch cpu: swapping, on_battery" in run.stderr
+    assert "--strict: mnist-mlp training batch 32 torch cpu: swapping, on_battery" in run.stderr
     assert "swapping" in run.stdout, "the number is shown all the same"
 
 
 def test_a_measured_leak_fails(cli: Cli) -> None:
     run = cli("bench", "fake", *QUICK, "--leak-mb", "1", "--telemetry", "off", "--strict")
     assert run.returncode == 1
-    assert "--strict: fake training on fake gpu: " in run.stderr
+    assert "--strict: fake training batch 32 fake gpu: " in run.stderr
     assert "leaking" in run.stderr
 
 

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.model.codec import decode_export
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.store.trainings import TrainingStore
-from metalmark.training.job import read_record
+from metalmark.store.sqlite import Store
+from metalmark.training.folder import read_record
 from metalmark.training.lineup import read_lineup
 from tests import processes
 from tests.processes import ROOT, heed_ctrl_c, metalmark
@@ -89,7 +90,7 @@ def test_resuming_what_is_whole_trains_nothing_and_json_has_all(
     # One of them by itself is still one of them.
     alone = run("train", f"--resume={out / f'{FAST}-cpu'}", "-q")
     assert alone.returncode == 0, alone.stderr
-    assert f"three devices/{FAST}-cpu " in run("runs", "list").stdout
+    assert f"three devices/{FAST}-cpu\n" in run("runs", "list").stdout
 
 
 def test_a_folder_is_not_written_to_twice(
@@ -113,14 +114,14 @@ def test_they_are_listed_shown_and_deleted(run: Run, trained: tuple[Path, subpro
     assert shown.returncode == 0, shown.stderr
     assert "train loss" in shown.stdout
     assert f"{FAST} any → " in run("runs", "show", "three devices").stdout
-    assert len(json.loads(run("runs", "show", "three devices", "--json").stdout)) == 3
+    assert len(decode_export(run("runs", "show", "three devices", "--json").stdout.encode(), source="stdout")) == 3
     refused = run("runs", "show", first["id"], "--csv")
     assert refused.returncode == 2
-    assert "--json has the whole curve" in refused.stderr
-    assert "1 trainings" in run("runs", "delete", first["id"]).stderr
+    assert "--csv has one line per cell of a bench" in refused.stderr
+    assert "1 run." in run("runs", "delete", first["id"]).stderr
     gone = run("runs", "delete", first["id"], "--yes")
     assert gone.returncode == 0, gone.stderr
-    assert "folder of yours and was left" in gone.stderr
+    assert "is your own folder and was left" in gone.stderr
     assert read_record(out / f"{FAST}-cpu").id == first["id"]
     assert first["id"] not in run("runs", "list").stdout
 
@@ -199,5 +200,5 @@ def test_where_none_is_possible_nothing_is_left(run: Run, data: Path, home: Path
     assert f"{FRAMEWORKS[FAST].title} has no" in done.stderr
     assert done.stdout == ""
     assert not list(home.glob("trainings/*"))
-    with TrainingStore(home / "store.sqlite3", readonly=True) as store:
-        assert not [row for row in store.trainings() if row.name.startswith("mnist-mlp-")]
+    with Store(home / "store.sqlite3", readonly=True) as store:
+        assert not [row for row in store.rows() if row.name.startswith("mnist-mlp-")]

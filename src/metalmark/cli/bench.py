@@ -103,8 +103,9 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
                          hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
     runs = bench(names, params=params, progress=not quiet, raise_interrupt=False, **options)
     print_runs(runs, form)
+    tell = click.echo if form is None else sayer(quiet)
     for note in runs.notes if options["resume"] is None else ():
-        click.echo(f"• {note}", err=form is not None)
+        tell(f"• {note}")
     if against:
         print_published(runs, form)
     return finish(runs, sayer(quiet), strict=strict)

@@ -38,6 +38,10 @@ def examples(*lines: str) -> str:
     return "\b\nExample{}:\n  {}".format("s" if len(lines) > 1 else "", "\n  ".join(lines))
 
 
+def counted(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
 @click.group("runs", epilog=EPILOG)
 def command() -> None:
     """List, show, name, export, import, push and delete runs: of bench, of train, and watched ones."""
@@ -140,7 +144,7 @@ def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_n
         click.echo(data, nl=False)
         return
     write_file(file, data, option="--bundle" if bundle else "-o")
-    click.echo(f"{count} runs written to {file}, {size(len(data))}.", err=True)
+    click.echo(f"{counted(count)} written to {file}, {size(len(data))}.", err=True)
 
 
 @command.command("import", epilog=examples("metalmark runs import theirs.json", "metalmark runs import *.bundle"))
@@ -152,7 +156,7 @@ def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None
     from metalmark.app.runs import import_runs
 
     imported = import_runs(files, with_names=with_names, store=store)
-    click.echo(f"{imported.added} runs imported, {imported.held} were there already.", err=True)
+    click.echo(f"{counted(imported.added)} imported, {imported.held} were there already.", err=True)
     if with_names:
         click.echo(f"{imported.names} names taken over.", err=True)
     elif imported.names_left:
@@ -194,7 +198,7 @@ def delete(runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     from metalmark.app.runs import delete_runs, rows_to_delete
 
     rows = rows_to_delete(runs, store=store)
-    what = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    what = counted(len(rows))
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"This would delete {what}.", hint="Add --yes to do it without being asked.")

@@ -34,7 +34,8 @@ class LogLines:
     def __init__(self, overview: Overview) -> None:
         self._overview = overview
         self._paused = False
-        self._printed_s = self._began_s = time.monotonic()
+        self._printed_s = -WATCH_LINE_EVERY_S
+        self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
