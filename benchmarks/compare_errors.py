@@ -25,8 +25,7 @@ from drift import MACHINE, SimulatedTime, completed
 from metalmark.backends import fake
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Scalar
-from metalmark.model.run import Software, Telemetry
-from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.run import Software, Telemetry, new_id, now_utc
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.results.comparison import compare, compare_runs
 from metalmark.results.measured import measured_of

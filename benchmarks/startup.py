@@ -17,8 +17,7 @@ import msgspec
 
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
-from metalmark.model.run import Failed, FailureKind, Machine, Software, Telemetry
-from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.run import Failed, FailureKind, Machine, Software, Telemetry, new_id, now_utc
 from metalmark.stats.summary import median
 from metalmark.store.sqlite import Store
 

@@ -26,8 +26,7 @@ from metalmark.cli import comparing, reporting
 from metalmark.model.codec import decode, encode
 from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
-from metalmark.model.run import Absent, DeviceMemory, Machine, Series, Software, Telemetry
-from metalmark.model.sweep import DIGITS
+from metalmark.model.run import DIGITS, Absent, DeviceMemory, Machine, Series, Software, Telemetry
 from metalmark.report.content import Content
 from metalmark.store.sqlite import Store
 from metalmark.workloads.ceiling import COPY, MATMUL

@@ -6,8 +6,7 @@ from typing import Any
 
 from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Outcome, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
-from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry
-from metalmark.model.sweep import new_id
+from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry, new_id
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
 from metalmark.model.watch import Curve, Pass, Stretch, WatchedRun, WatchEnding
 

@@ -11,9 +11,8 @@ import pytest
 from metalmark.app import report
 from metalmark.model.codec import encode_export
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Plan
+from metalmark.model.plan import Plan, Sweep
 from metalmark.model.run import DeviceMemory, Series, Telemetry
-from metalmark.model.sweep import Sweep
 from metalmark.results.cells import cells_of
 from metalmark.store.sqlite import Store
 from metalmark.training.folder import write_record

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from metalmark.model.plan import Sweep
 from metalmark.model.run import Flag
-from metalmark.model.sweep import Sweep
 from metalmark.store.sqlite import Store
 from tests.conftest import Cli
 from tests.samples import completed, plan, record

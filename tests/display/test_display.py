@@ -13,8 +13,8 @@ from rich.console import Console
 
 from metalmark.display import make_display, notebook, status, terminal
 from metalmark.display.status import LiveStatusFile, Overview, RemainingTime
-from metalmark.model.run import FailureKind, RunKind
-from metalmark.model.sweep import Sweep, now_utc
+from metalmark.model.plan import Sweep
+from metalmark.model.run import FailureKind, RunKind, now_utc
 from metalmark.model.training import Goal
 from metalmark.runner.events import Ended, Event, Listener, Paused, Progress, Sampled, Started, TrainingProgress
 from metalmark.store.live import LiveStatus, read_one

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.plan import Plan
-from metalmark.model.sweep import Cooldown, Sweep, new_id, now_utc
+from metalmark.model.plan import Cooldown, Plan, Sweep
+from metalmark.model.run import new_id, now_utc
 from metalmark.runner import idle, sweeping
 from metalmark.runner.events import Event, Paused, Started
 from metalmark.runner.idle import Cooler

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from metalmark.errors import UsageError
-from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Settings
-from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Settings, Sweep
+from metalmark.model.run import new_id, now_utc
 from metalmark.model.workload import Param, WorkloadInfo
 from metalmark.runner.expand import SweepAxes, combine, expand, require
 

@@ -19,9 +19,8 @@ from metalmark.kit import running
 from metalmark.machine import awake, sleep
 from metalmark.model.codec import decode, encode
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.plan import Plan
-from metalmark.model.run import Gpu, Series, Telemetry
-from metalmark.model.sweep import Sweep, now_utc
+from metalmark.model.plan import Plan, Sweep
+from metalmark.model.run import Gpu, Series, Telemetry, now_utc
 from metalmark.model.watch import WatchedRun
 from metalmark.runner import sweeping
 from metalmark.runner.flags import flags_of, flags_of_watched

@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.plan import Budget, Plan
-from metalmark.model.run import FailureKind
-from metalmark.model.sweep import Cooldown, Sweep, new_id, now_utc
+from metalmark.model.plan import Budget, Cooldown, Plan, Sweep
+from metalmark.model.run import FailureKind, new_id, now_utc
 from metalmark.model.training import Ending, Goal
 from metalmark.runner.events import Ended, Event, Progress, Started
 from metalmark.runner.probing import probe_all
@@ -78,7 +77,8 @@ def test_a_training_begins_and_fails_in_another_thread(fake_plan: Plans, tmp_pat
 SCRIPT = """
 import sys
 from metalmark.model.plan import *
-from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.plan import Sweep
+from metalmark.model.run import new_id, now_utc
 from metalmark.runner.sweeping import run_sweep
 from metalmark.workloads.catalog import load
 params = {p.name: p.default for p in load("fake").params}

@@ -12,8 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from metalmark.errors import FormatError
-from metalmark.model.run import RunKind
-from metalmark.model.sweep import now_utc
+from metalmark.model.run import RunKind, now_utc
 from metalmark.store.live import (
     FORGET_S,
     History,

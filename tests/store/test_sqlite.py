@@ -17,8 +17,8 @@ import pytest
 from metalmark.app.train import _keeper
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import AnyRun
-from metalmark.model.run import Failed, FailureKind, RunKind
-from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.plan import Sweep
+from metalmark.model.run import Failed, FailureKind, RunKind, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.runner.events import Ended
 from metalmark.store import sqlite

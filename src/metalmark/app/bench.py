@@ -27,8 +27,8 @@ from metalmark.display.status import LiveStatusFile
 from metalmark.errors import StoreError
 from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Budget, Device, Dtype, Mode
-from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.plan import Budget, Device, Dtype, Mode, Sweep
+from metalmark.model.run import new_id, now_utc
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.ceiling import ceiling_plans, measured_before
 from metalmark.runner.describe import describe

@@ -9,8 +9,7 @@ from typing import Any
 
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.errors import NotInstalledError, UsageError
-from metalmark.model.plan import Dtype, Feed, Loader, Settings
-from metalmark.model.sweep import Cooldown
+from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Settings
 from metalmark.runner.values import choose, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]

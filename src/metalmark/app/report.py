@@ -12,7 +12,7 @@ from metalmark.app.results import Runs
 from metalmark.app.runs import StorePath, write_file
 from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
-from metalmark.model.sweep import Sweep
+from metalmark.model.plan import Sweep
 from metalmark.report.content import Content
 from metalmark.report.text import exports
 from metalmark.results.ceilings import ceilings_of

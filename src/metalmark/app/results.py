@@ -14,9 +14,8 @@ import msgspec
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import word
+from metalmark.model.plan import Sweep, word
 from metalmark.model.run import Absent
-from metalmark.model.sweep import Sweep
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.content import Content

@@ -13,8 +13,8 @@ from metalmark.app.bench import bench_runs
 from metalmark.app.results import Runs
 from metalmark.errors import MetalmarkError, UsageError
 from metalmark.model.codec import encode_export
+from metalmark.model.plan import Sweep
 from metalmark.model.run import RunKind
-from metalmark.model.sweep import Sweep
 from metalmark.model.training import TrainingRun
 from metalmark.report.text.run_page import run_page
 from metalmark.results.ceilings import ceilings_of

@@ -25,7 +25,7 @@ from metalmark.display.status import LiveStatusFile
 from metalmark.errors import NotInstalledError, StoreError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.plan import Budget, Mode, Plan
-from metalmark.model.sweep import new_id
+from metalmark.model.run import new_id
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.describe import describe

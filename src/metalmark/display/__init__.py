@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from metalmark.model.measurement import BenchRun
-from metalmark.model.sweep import Sweep
+from metalmark.model.plan import Sweep
 from metalmark.runner.events import Event
 from metalmark.training.folder import Request
 

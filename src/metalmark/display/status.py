@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Plan
-from metalmark.model.run import Failed, RunKind
-from metalmark.model.sweep import Sweep, now_utc
+from metalmark.model.plan import Plan, Sweep
+from metalmark.model.run import Failed, RunKind, now_utc
 from metalmark.report.text.run_tables import summary
 from metalmark.report.text.units import duration, figures, seconds, share
 from metalmark.results.cells import cells_of

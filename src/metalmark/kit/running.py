@@ -27,8 +27,7 @@ from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
 from metalmark.model.codec import encode
 from metalmark.model.plan import Scalar
-from metalmark.model.run import Software
-from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.run import Software, new_id, now_utc
 from metalmark.model.watch import Pass, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub

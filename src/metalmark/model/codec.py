@@ -14,6 +14,7 @@ from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 
 FORMAT = "metalmark-records"
+UPGRADE = "A newer Metalmark wrote it: pip install --upgrade metalmark"
 MAKE_ONE = "Make one with `metalmark runs export -o FILE`."
 
 AnyRun = BenchRun | TrainingRun | WatchedRun
@@ -35,12 +36,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     schema: int
     records: list[msgspec.Raw]
-
-
-class DerivedExport(Export, frozen=True, kw_only=True):
-    """An export with the figures that a program would otherwise derive itself, by run. Who reads runs ignores them."""
-
-    derived: dict[str, Any]
+    derived: Any = msgspec.UNSET
+    """Figures by run that a program would otherwise derive itself, if they were asked for. Nobody here reads them."""
 
 
 class _Head(msgspec.Struct):
@@ -64,10 +61,7 @@ def decode_as(data: bytes | msgspec.Raw, kind: type[R], *, source: str) -> R:
     """Read a run whose kind is known: the first schema did not write it down."""
     raw = bytes(data)
     _head(raw, source)
-    try:
-        run = msgspec.json.decode(raw, type=kind)
-    except UNREADABLE as error:
-        raise _not_a_run(source, error) from error
+    run = _decoded(raw, kind, source)
     return run if run.schema == SCHEMA else msgspec.structs.replace(run, schema=SCHEMA)
 
 
@@ -75,16 +69,14 @@ def type_of(kind: str, *, source: str) -> type[AnyRun]:
     if kind not in TYPES:
         raise FormatError(
             f"{source} is a run of the kind {kind[:40]!r}, which this Metalmark does not know.",
-            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
+            hint=UPGRADE,
         )
     return TYPES[kind]
 
 
 def encode_export(runs: Sequence[Run], derived: dict[str, Any] | None = None) -> bytes:
     raw = [msgspec.Raw(encode(run)) for run in runs]
-    export = Export(format=FORMAT, schema=SCHEMA, records=raw)
-    if derived is not None:
-        export = DerivedExport(format=FORMAT, schema=SCHEMA, records=raw, derived=derived)
+    export = Export(format=FORMAT, schema=SCHEMA, records=raw, derived=msgspec.UNSET if derived is None else derived)
     return msgspec.json.format(msgspec.json.encode(export), indent=1) + b"\n"
 
 
@@ -109,15 +101,12 @@ def decode_versioned(data: bytes, kind: type[T], *, newest: int, source: str) ->
         raise msgspec.DecodeError(str(error)) from error
 
 
-def refuse_newer(schema: int, newest: int, source: str) -> None:
+def refuse_newer(number: int, newest: int, source: str, *, what: str = "schema", hint: str = "") -> None:
     """Refuse what a newer Metalmark wrote, and numbers that none has written."""
-    if schema < 1:
-        raise FormatError(f"{source} has schema {schema}, which never existed.")
-    if schema > newest:
-        raise FormatError(
-            f"{source} has schema {schema}; this Metalmark reads up to {newest}.",
-            hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
-        )
+    if number < 1:
+        raise FormatError(f"{source} has {what} {number}, which never existed.", hint=hint)
+    if number > newest:
+        raise FormatError(f"{source} has {what} {number}; this Metalmark reads up to {newest}.", hint=UPGRADE)
 
 
 def json_schema() -> dict[str, Any]:
@@ -125,15 +114,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def _head(raw: bytes, source: str) -> _Head:
-    try:
-        head = msgspec.json.decode(raw, type=_Head)
-    except UNREADABLE as error:
-        raise _not_a_run(source, error) from error
+    head = _decoded(raw, _Head, source)
     refuse_newer(head.schema, SCHEMA, source)
     return head
 
 
-def _not_a_run(source: str, error: Exception) -> FormatError:
-    return FormatError(
-        f"{source} is not a Metalmark run: {error}.", hint="`metalmark schema` prints what a run looks like."
-    )
+def _decoded(raw: bytes, kind: type[T], source: str) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except UNREADABLE as error:
+        hint = "`metalmark schema` prints what a run looks like."
+        raise FormatError(f"{source} is not a Metalmark run: {error}.", hint=hint) from error

@@ -112,14 +112,5 @@ class BenchRun(Run, frozen=True, kw_only=True, tag=RunKind.BENCH.value):
 
     @property
     def header(self) -> Header:
-        return Header(
-            id=self.id,
-            kind=RunKind.BENCH,
-            label=self.plan.label,
-            started_at=self.started_at,
-            sweep=self.sweep,
-            ending=self.outcome.kind.value if isinstance(self.outcome, Failed) else "completed",
-            machine=self.machine,
-            software=self.software,
-            telemetry=self.telemetry,
-        )
+        ending = self.outcome.kind.value if isinstance(self.outcome, Failed) else "completed"
+        return self._header(RunKind.BENCH, self.plan.label, ending, self, sweep=self.sweep)

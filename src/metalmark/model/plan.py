@@ -1,7 +1,8 @@
-"""What to run: a Plan is pure data, frozen, and says everything that decides a measurement."""
+"""What to run: a Plan is pure data, frozen, and says everything that decides a measurement. A Sweep has many."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -45,6 +46,13 @@ class Device(Struct, frozen=True, kw_only=True):
         return self.kind.value if self.index is None else f"{self.kind.value}:{self.index}"
 
 
+def word(value: object) -> str:
+    """Return a value of a setting or a parameter as it is shown and typed."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None else str(value)
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """How a workload is run: the knobs a tuner turns. Never part of what is trained."""
 
@@ -57,8 +65,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def changed(self) -> dict[str, str]:
         """The settings that differ from the default, for tables: {'dtype': 'bfloat16', 'compile': 'on'}."""
-        words = {name: _word(getattr(self, name)) for name in self.__struct_fields__}
-        return {name: word for name, word in words.items() if word != _word(getattr(DEFAULT_SETTINGS, name))}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: word(value) for name, value in values.items() if value != getattr(DEFAULT_SETTINGS, name)}
 
 
 class Feed(StrEnum):
@@ -124,10 +132,27 @@ class Plan(Struct, frozen=True, kw_only=True):
 DEFAULT_SETTINGS = Settings()
 
 
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "" if value is None else str(value)
+class Cooldown(Struct, frozen=True, kw_only=True):
+    """A pause between cells: at most `limit_s`, less where sensors say that the machine is cool again."""
+
+    limit_s: float
+    auto: bool = False
 
 
-word = _word
+class Sweep(Struct, frozen=True, kw_only=True):
+    """The cells that one command measures, kept so that it can be resumed."""
+
+    id: str
+    created_at: str
+    plans: tuple[Plan, ...]
+    repeats: int = 1
+    hz: float | None = 5.0
+    cooldown: Cooldown | None = None
+    paths: dict[str, str] = {}
+    """Where the user's own files lie, by the words the plans have for them: never exported with a record."""
+    left_out: tuple[str, ...] = ()
+    """What `all` could have meant and did not, each with its reason: frameworks and devices that are not here."""
+
+    def order(self) -> Iterator[tuple[int, int]]:
+        """(cell, repeat): every cell once, then every cell again, so that slow drift hits all alike."""
+        return ((cell, repeat) for repeat in range(self.repeats) for cell in range(len(self.plans)))

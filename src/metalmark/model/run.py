@@ -10,12 +10,15 @@ misread a newer run; `codec.py` turns older ones into this shape when it reads t
 
 from __future__ import annotations
 
+import secrets
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 SCHEMA = 2
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -182,3 +185,19 @@ class Run(Struct, frozen=True, kw_only=True, tag_field="kind"):
     @property
     def header(self) -> Header:
         raise NotImplementedError
+
+    def _header(self, kind: RunKind, label: str, ending: str, process: Any, *, sweep: str = "") -> Header:
+        """`process`: what has the machine, software and telemetry of the run, or of its last session; or None."""
+        around = {name: getattr(process, name, None) for name in ("machine", "software", "telemetry")}
+        return Header(
+            id=self.id, kind=kind, label=label, started_at=self.started_at, sweep=sweep, ending=ending, **around
+        )
+
+
+def new_id() -> str:
+    """Return a random id, of which three or four characters are enough to name a run among thousands."""
+    return "".join(secrets.choice(DIGITS) for _ in range(10))
+
+
+def now_utc() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

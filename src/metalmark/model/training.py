@@ -134,19 +134,5 @@ class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
     @property
     def header(self) -> Header:
         last = self.sessions[-1] if self.sessions else None
-        return Header(
-            id=self.id,
-            kind=RunKind.TRAINING,
-            label=self.plan.label,
-            started_at=self.started_at,
-            sweep=self.sweep,
-            ending=self._ending(),
-            machine=last.machine if last else None,
-            software=last.software if last else None,
-            telemetry=last.telemetry if last else None,
-        )
-
-    def _ending(self) -> str:
-        if self.failure is not None:
-            return self.failure.kind.value
-        return self.ending.value if self.sessions else NOT_BEGUN
+        ending = self.failure.kind.value if self.failure else self.ending.value if last else NOT_BEGUN
+        return self._header(RunKind.TRAINING, self.plan.label, ending, last, sweep=self.sweep)

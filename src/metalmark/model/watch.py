@@ -79,13 +79,4 @@ class WatchedRun(Run, frozen=True, kw_only=True, tag=RunKind.WATCH.value):
 
     @property
     def header(self) -> Header:
-        return Header(
-            id=self.id,
-            kind=RunKind.WATCH,
-            label=self.name,
-            started_at=self.started_at,
-            ending=self.ended.value,
-            machine=self.machine,
-            software=self.software,
-            telemetry=self.telemetry,
-        )
+        return self._header(RunKind.WATCH, self.name, self.ended.value, self)

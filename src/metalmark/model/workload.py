@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +65,6 @@ class Batch:
     targets: np.ndarray
 
 
-def _unchanged(batch: Batch) -> Batch:
-    return batch
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What a builder returns, in its framework's own objects.
@@ -81,7 +78,7 @@ class Recipe:
     model: Any
     loss: Callable[..., Any]
     optimizer: Callable[..., Any]
-    prepare: Callable[[Batch], Batch] = _unchanged
+    prepare: Callable[[Batch], Batch] = lambda batch: batch
     """Turns the workload's arrays into this framework's layout (NCHW, other integer types)."""
 
 
@@ -116,19 +113,11 @@ class Workload:
     """What a reader of a record must know that its parameters do not say."""
     origin: str = field(init=False, default="")
     """The file of a user's own, so that a loader's worker process can find it again; empty for the catalogue's."""
-    info: WorkloadInfo = field(init=False)
 
-    def __post_init__(self) -> None:
-        frameworks = tuple(name for family in self.build for name in FAMILIES[family])
-        info = WorkloadInfo(
-            name=self.name,
-            title=self.title,
-            params=self.params,
-            modes=self.modes,
-            frameworks=frameworks,
-            feed=self.feed,
-        )
-        object.__setattr__(self, "info", info)
+    @cached_property
+    def info(self) -> WorkloadInfo:
+        given = {name: getattr(self, name) for name in ("name", "title", "params", "modes", "feed")}
+        return WorkloadInfo(**given, frameworks=tuple(name for family in self.build for name in FAMILIES[family]))
 
     def produce(self, params: Params, rng: np.random.Generator) -> Batch:
         """A batch as a loader makes it: at the cost the workload sets, which is waiting, not computing."""

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+from metalmark.model.plan import Cooldown
 from metalmark.model.run import Series
-from metalmark.model.sweep import Cooldown
 from metalmark.telemetry.base import Sensor
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors

@@ -13,8 +13,8 @@ from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.steering import steering_variables
 from metalmark.model.measurement import BenchRun, Outcome
-from metalmark.model.run import Failed, FailureKind, Software
-from metalmark.model.sweep import Sweep, new_id, now_utc
+from metalmark.model.plan import Sweep
+from metalmark.model.run import Failed, FailureKind, Software, new_id, now_utc
 from metalmark.runner.events import Ended, Listener, Paused, Started, tell_all
 from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import Cooler, idle_watts

@@ -16,8 +16,8 @@ import msgspec
 
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import UNREADABLE, AnyRun, decode_as, encode, type_of
-from metalmark.model.run import Run
-from metalmark.model.sweep import Sweep, now_utc
+from metalmark.model.plan import Sweep
+from metalmark.model.run import Run, now_utc
 from metalmark.model.training import NOT_BEGUN, Ending, TrainingRun
 from metalmark.store import schema
 from metalmark.store.row import COLUMNS, RECORD, Row, read_training, storable

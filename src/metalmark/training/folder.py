@@ -17,8 +17,7 @@ from metalmark.errors import FormatError, NotInstalledError, StoreError, UsageEr
 from metalmark.machine.durable import flush_to_drive
 from metalmark.model.codec import decode_versioned, refuse_newer
 from metalmark.model.plan import Plan
-from metalmark.model.run import SCHEMA, DeviceMemory, Failed
-from metalmark.model.sweep import now_utc
+from metalmark.model.run import SCHEMA, DeviceMemory, Failed, now_utc
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
 from metalmark.runner.job import write_struct
 from metalmark.scrub import printable

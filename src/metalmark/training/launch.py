@@ -14,8 +14,7 @@ import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.steering import steering_variables
-from metalmark.model.run import Failed, FailureKind, Software, Telemetry
-from metalmark.model.sweep import now_utc
+from metalmark.model.run import Failed, FailureKind, Software, Telemetry, now_utc
 from metalmark.model.training import Ending, TrainingRun, TrainingSession
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress, tell_all
 from metalmark.runner.launch import Worker, attend, died, fallbacks

@@ -16,8 +16,7 @@ from metalmark.backends.catalog import find, installed
 from metalmark.errors import FormatError, NotInstalledError, UsageError
 from metalmark.model.codec import decode_versioned
 from metalmark.model.plan import Device
-from metalmark.model.run import Failed, FailureKind, Identifier
-from metalmark.model.sweep import new_id, now_utc
+from metalmark.model.run import Failed, FailureKind, Identifier, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import require

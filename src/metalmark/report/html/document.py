@@ -11,8 +11,7 @@ import metalmark
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Failed, Series, Telemetry
-from metalmark.model.sweep import now_utc
+from metalmark.model.run import Failed, Series, Telemetry, now_utc
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
