@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metalmark.results.cells import cells_of
-from metalmark.stats.summary import mean_interval, median, median_interval, samples_per_second, step_interval, t95
+from metalmark.stats.summary import mean_interval, median, median_interval, step_interval, t95
 from tests.samples import completed, record
 
 TIMES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=60)
@@ -18,7 +18,6 @@ def test_throughput_is_one_steps_samples_over_one_steps_time() -> None:
     """140 constant steps of 0.1 s at batch 2 are 20 samples/s; dividing all samples by one step gives 2,800."""
     (cell,) = cells_of([record(completed(0.1, steps=10, blocks=14, samples=2))])
     assert cell.samples_s == pytest.approx(20.0)
-    assert samples_per_second(2, 0.1) == pytest.approx(20.0)
 
 
 @given(TIMES)

@@ -9,7 +9,7 @@ from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Absent, Failed
 from metalmark.results.derived import OPEN_DEVICES, Memory, memory_used
-from metalmark.stats.summary import Interval, median, samples_per_second, step_interval
+from metalmark.stats.summary import Interval, median, step_interval
 from metalmark.stats.window import is_cpu
 
 
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def samples_s(self) -> float:
-        return samples_per_second(self.completed[0].samples_per_step, self.step_s)
+        return self.completed[0].samples_per_step / self.step_s
 
     @property
     def first_step_s(self) -> float:

@@ -4,9 +4,8 @@ Derived when shown, never stored. A figure that is not there is Absent with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,7 +23,8 @@ from metalmark.telemetry.energy import energy_of, parts_of
 from metalmark.training import derived as of_training
 from metalmark.training.derived import best, elapsed_s, overall_samples_s
 
-OFF = Absent(reason="telemetry was switched off")
+UNTRAINED = Absent(reason="no epoch was trained")
+UNCOUNTED = Absent(reason="this workload has no count of its work")
 UNUSED = Absent(reason="it used no energy")
 """The case of a Mac's neural engine, most of the time."""
 UNNUMBERED = Absent(reason=f"{VISIBLE} names the GPU in words, so which of the driver's GPUs it was is not known")
@@ -134,11 +134,6 @@ class TargetReached(Struct, frozen=True, kw_only=True):
     """By part of the machine that telemetry has an energy or a power of."""
 
 
-class _Session(NamedTuple):
-    window: Window
-    machine: Machine
-
-
 def flags_of(run: AnyRun) -> tuple[Flag, ...]:
     """What could have spoilt the figures of a run of any kind."""
     if isinstance(run, BenchRun):
@@ -153,31 +148,42 @@ def derive(record: BenchRun) -> Derived | None:
         return None
     window = Window.measured(run, record.telemetry, record.software.environment)
     times = [block.elapsed_s / block.steps for block in run.measurement.blocks]
-    found = drift(times)
-    few = Absent(reason=f"too few blocks: {len(times)}")
+    found, few = drift(times), Absent(reason=f"too few blocks: {len(times)}")
+    energy = UNNUMBERED if window.part is None else _cost(window.part, run, window)
+    if isinstance(energy, Cost) and not energy.joules:
+        # It did the work: a counter that stood still there did not count.
+        energy = Absent(reason=f"the counter of {energy.part} ({energy.source}) stood still")
+    others = [_cost(part, run, window) for part in parts_of(window.telemetry.series) if part != window.part]
+    growth = tuple(
+        MemoryGrowth(of=what, bytes_per_1000_steps=line.bytes_per_step * 1000)
+        for what, line in memory_growth(run, window).items()
+    )
+    flops = run.flops_per_sample
     return Derived(
-        utilisation=_utilisation([_Session(window, record.machine)])[0],
-        energy=_device_cost(run, window),
-        others=_other_costs(run, window),
-        growth=_growth(run, window),
+        utilisation=_utilisation([(window, record.machine)])[0],
+        energy=energy,
+        others=tuple(cost for cost in others if isinstance(cost, Cost)),
+        growth=growth or Absent(reason="fewer than eight readings of any memory lie in the window"),
         swapped_in_bytes=_swapped(window, "system_swap_in"),
         swapped_out_bytes=_swapped(window, "system_swap_out"),
-        flops_per_s=_flops(run, times),
+        flops_per_s=flops * run.samples_per_step / median(times) if flops else UNCOUNTED,
         last_tenth_to_first=found.ratio_last_tenth_to_first if found else few,
     )
 
 
 def training_figures(run: TrainingRun) -> TrainingFigures:
     epochs, top, count, failure = run.epochs, best(run.epochs), len(run.epochs), run.failure
-    nothing = Absent(reason="no epoch was trained")
+    nothing = UNTRAINED
     first_s = sum(epoch.first_steps_s for epoch in epochs)
     input_s, compute_s, validation_s = (
         sum(getattr(epoch, name) for epoch in epochs) for name in ("input_s", "compute_s", "validation_s")
     )
-    utilisation, busy = _utilisation(list(_sessions(run, epochs)))
+    utilisation, busy = _utilisation(_sessions(run, epochs))
     memory = training_memory(run)
+    is_open = run.plan.device.kind in OPEN_DEVICES and run.setting is not None
+    placed = f" → {_placed_on(run)}" if is_open else ""
     return TrainingFigures(
-        label=f"{run.plan.framework} {_device_words(run)}",
+        label=f"{run.plan.framework} {run.plan.device}{placed}",
         seed=run.plan.seed,
         state=training_state(run),
         reason=" ".join(part for part in (failure.message, failure.hint) if part) if failure is not None else "",
@@ -207,15 +213,15 @@ def training_state(run: TrainingRun) -> str:
 
 def training_energy(run: TrainingRun) -> PartEnergy | Absent:
     """Energy of the device it trained on, over all sessions."""
-    windows = [session.window for session in _sessions(run, run.epochs)]
+    windows = [window for window, _ in _sessions(run, run.epochs)]
     if not windows:
-        return Absent(reason="no epoch was trained")
+        return UNTRAINED
     part = windows[-1].part
     return UNNUMBERED if part is None else _energy(part, windows)
 
 
 def training_memory(run: TrainingRun) -> Memory | Absent:
-    held = [value for session in _sessions(run, run.epochs) for value in session.window.values("process_memory")]
+    held = [value for window, _ in _sessions(run, run.epochs) for value in window.values("process_memory")]
     return memory_used(_placed_on(run), run.memory.peak_bytes if run.memory is not None else None, held)
 
 
@@ -252,69 +258,40 @@ def target_reached(run: TrainingRun, accuracy: float) -> TargetReached | None:
 
 def joules_of_epochs(run: TrainingRun, epochs: Sequence[Epoch]) -> dict[str, float | Absent]:
     """What these epochs used, by part; absent where one session's readings do not cover its share."""
-    windows = [session.window for session in _sessions(run, epochs)]
+    windows = [window for window, _ in _sessions(run, epochs)]
     parts = dict.fromkeys(part for window in windows for part in parts_of(window.telemetry.series))
     used = {part: _energy(part, windows) for part in parts}
     return {part: energy if isinstance(energy, Absent) else energy.joules for part, energy in used.items()}
 
 
-def _sessions(run: TrainingRun, epochs: Sequence[Epoch]) -> Iterator[_Session]:
-    """Each session that trained some of these epochs, with the window in which it did."""
+def _sessions(run: TrainingRun, epochs: Sequence[Epoch]) -> Iterator[tuple[Window, Machine]]:
+    """The window and the machine of each session that trained some of these epochs."""
     for number, group in groupby(epochs, key=lambda epoch: epoch.session):
         if number < len(run.sessions):
             session, spans = run.sessions[number], [(epoch.begin_s, epoch.end_s) for epoch in group]
-            window = Window(spans, _placed_on(run), session.telemetry, session.software.environment)
-            yield _Session(window, session.machine)
+            yield Window(spans, _placed_on(run), session.telemetry, session.software.environment), session.machine
 
 
 def _placed_on(run: TrainingRun) -> str:
     return run.setting.placed_on if run.setting is not None else str(run.plan.device)
 
 
-def _device_words(run: TrainingRun) -> str:
-    asked = str(run.plan.device)
-    is_open = run.plan.device.kind in OPEN_DEVICES and run.setting is not None
-    return f"{asked} → {_placed_on(run)}" if is_open else asked
-
-
-def _utilisation(sessions: Sequence[_Session]) -> tuple[Utilisation | Absent, list[float]]:
-    """The mean over all sessions, and every reading in order."""
+def _utilisation(sessions: Iterable[tuple[Window, Machine]]) -> tuple[Utilisation | Absent, list[float]]:
+    """The mean over all sessions, and every reading in order: the GPU's own, or the process's share of the cores."""
     every: list[float] = []
     found: Utilisation | Absent = Absent(reason="nothing ran")
     for window, machine in sessions:
-        readings = _busy_percent(window, machine)
-        if isinstance(readings, Absent):
-            found = found if every else readings
-            continue
-        every += readings
-        series = window.series(_busy_name(window))
-        of = f"{_cores(machine)} cores" if window.part == "cpu" else str(window.part)
-        found = Utilisation(percent=_mean(every), of=of, source=series.source if series is not None else "")
+        on_cpu, cores = window.part == "cpu", machine.usable_cores or machine.logical_cores or 0
+        name = "process_cpu" if on_cpu else f"{window.part}_utilisation"
+        readings = [] if window.off else window.values(name)
+        if readings and (cores or not on_cpu):
+            every += [value / cores for value in readings] if on_cpu else readings
+            of = f"{cores} cores" if on_cpu else str(window.part)
+            found = Utilisation(percent=sum(every) / len(every), of=of, source=window.series[name].source)
+        elif not every:
+            unknown = UNNUMBERED if window.part is None and not window.off else _why_not(window, name)
+            found = Absent(reason="how many cores there were is not recorded") if readings else unknown
     return found, every
-
-
-def _busy_percent(window: Window, machine: Machine) -> list[float] | Absent:
-    """The GPU's own readings, or the process's share of the cores it may use."""
-    if window.off:
-        return _off(window)
-    if window.part is None:
-        return UNNUMBERED
-    name = _busy_name(window)
-    values = window.values(name)
-    if not values:
-        return _why_not(window, name)
-    if window.part != "cpu":
-        return values
-    cores = _cores(machine)
-    return [value / cores for value in values] if cores else Absent(reason="how many cores there were is not recorded")
-
-
-def _busy_name(window: Window) -> str:
-    return "process_cpu" if window.part == "cpu" else f"{window.part}_utilisation"
-
-
-def _cores(machine: Machine) -> int:
-    return machine.usable_cores or machine.logical_cores or 0
 
 
 def _energy(part: str, windows: Sequence[Window]) -> PartEnergy | Absent:
@@ -323,7 +300,7 @@ def _energy(part: str, windows: Sequence[Window]) -> PartEnergy | Absent:
     for window in windows:
         used = energy_of(part, window.telemetry.series, window.begin_s, window.end_s)
         if isinstance(used, Absent):
-            return _off(window) if window.off else used
+            return _why_not(window, "all") if window.off else used
         joules += used.joules
         elapsed_s += window.end_s - window.begin_s
         modelled, source, method = modelled or used.modelled, used.source, used.method
@@ -353,56 +330,15 @@ def _cost(part: str, run: Completed, window: Window) -> Cost | Absent:
     )
 
 
-def _device_cost(run: Completed, window: Window) -> Cost | Absent:
-    """The cost of the device that did the work: a counter that stood still there did not count."""
-    if window.part is None:
-        return UNNUMBERED
-    cost = _cost(window.part, run, window)
-    if isinstance(cost, Cost) and not cost.joules:
-        return Absent(reason=f"the counter of {cost.part} ({cost.source}) stood still")
-    return cost
-
-
-def _other_costs(run: Completed, window: Window) -> tuple[Cost, ...]:
-    parts = [part for part in parts_of(window.telemetry.series) if part != window.part]
-    costs = (_cost(part, run, window) for part in parts)
-    return tuple(cost for cost in costs if isinstance(cost, Cost))
-
-
-def _growth(run: Completed, window: Window) -> tuple[MemoryGrowth, ...] | Absent:
-    found = memory_growth(run, window)
-    if not found:
-        return Absent(reason="fewer than eight readings of any memory lie in the window")
-    return tuple(
-        MemoryGrowth(of=what, bytes_per_1000_steps=growth.bytes_per_step * 1000) for what, growth in found.items()
-    )
-
-
 def _swapped(window: Window, name: str) -> float | Absent:
-    if window.off:
-        return _off(window)
-    counted = window.counted(name)
+    counted = None if window.off else window.counted(name)
     return _why_not(window, name) if counted is None else counted
 
 
-def _flops(run: Completed, times: Sequence[float]) -> float | Absent:
-    if not run.flops_per_sample:
-        return Absent(reason="this workload has no count of its work")
-    return run.flops_per_sample * run.samples_per_step / median(times)
-
-
-def _off(window: Window) -> Absent:
-    """Telemetry was switched off, or lost with the process that kept it."""
-    return Absent(reason=window.absent["all"]) if "all" in window.absent else OFF
-
-
 def _why_not(window: Window, name: str) -> Absent:
+    if window.off:  # switched off, or lost with the process that kept it
+        return Absent(reason=window.absent.get("all", "telemetry was switched off"))
     if name in window.absent:
         return Absent(reason=window.absent[name])
-    if window.series(name) is not None:
-        return Absent(reason=f"too few readings of {name} in the measured window")
-    return Absent(reason=f"nothing here gives {name}")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    few = f"too few readings of {name} in the measured window"
+    return Absent(reason=few if name in window.series else f"nothing here gives {name}")

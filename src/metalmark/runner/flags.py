@@ -91,7 +91,7 @@ def _said_by_gpu(window: Window) -> str | None:
     if not held_down:
         return None
     prefix = f"{window.gpu}_throttle_"
-    reasons = [name.removeprefix(prefix) for name in window.names if name.startswith(prefix)]
+    reasons = [name.removeprefix(prefix) for name in window.series if name.startswith(prefix)]
     given = [reason.replace("_", " ") for reason in reasons if any(window.values(prefix + reason))]
     why = f" ({', '.join(given)})" if given else ""
     return f"the GPU's clock was held down in {held_down} of {len(said)} samples{why}"
@@ -126,7 +126,7 @@ def _clocks(window: Window) -> list[tuple[str, str]]:
     """Return each clock with the series that says whether there was work for it; of a CPU, its fast cluster's."""
     if window.gpu is not None:
         return [(f"{window.gpu}_clock", f"{window.gpu}_utilisation")]
-    cpus = [name for name in window.names if name == "cpu_clock" or (name.startswith("cpu_p") and "_clock" in name)]
+    cpus = [name for name in window.series if name == "cpu_clock" or (name.startswith("cpu_p") and "_clock" in name)]
     return [(name, "process_cpu") for name in cpus]
 
 

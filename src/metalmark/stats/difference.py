@@ -41,35 +41,32 @@ class Verdict(StrEnum):
     CANT_TELL = "can't tell"
 
 
-class Difference(Struct, frozen=True, kw_only=True):
-    """How B compares with A: `ratio` is A's time over B's, so that 1.05 is 5% faster."""
+class Judged(Struct, frozen=True, kw_only=True):
+    """How sure a difference of two sides is."""
 
-    ratio: float
-    low: float | None
-    """Lower end of the 95% interval; None where a side has one process."""
-    high: float | None
-    band: float | None
-    """The noise band, as a share: a ratio nearer to 1 than this is noise as far as these processes show."""
-    verdict: Verdict
+    low: float | None = None
+    """Lower end of the 95% interval; None where a side has one run."""
+    high: float | None = None
+    band: float | None = None
+    """The noise band: a smaller difference is noise as far as these runs show."""
+    verdict: Verdict = Verdict.CANT_TELL
     repeats: tuple[int, int]
     more_repeats: int | None = None
-    """About how many more processes per side would tell, if the noise stays as it is."""
+    """About how many more runs per side would tell, if the noise stays as it is."""
     reason: str = ""
     """Why it can't tell."""
 
 
-class Gap(Struct, frozen=True, kw_only=True):
+class Difference(Judged, frozen=True, kw_only=True):
+    """How B compares with A: `ratio` is A's time over B's, so that 1.05 is 5% faster; `band` is a share."""
+
+    ratio: float
+
+
+class Gap(Judged, frozen=True, kw_only=True):
     """How far B's share (an accuracy, a share of time) lies above A's: 0.01 is one percentage point."""
 
     value: float
-    low: float | None
-    """Lower end of the 95% interval; None where a side has one run."""
-    high: float | None
-    band: float | None
-    verdict: Verdict
-    repeats: tuple[int, int]
-    more_repeats: int | None = None
-    reason: str = ""
 
 
 class Estimate(NamedTuple):
@@ -87,14 +84,6 @@ class Estimate(NamedTuple):
     def repeated(self, count: int) -> Estimate:
         """The same estimate with `count` runs per side that scatter as these do."""
         return Estimate(self.value, tuple((part * held / count, count) for part, held in self.parts))
-
-
-class _Judgement(NamedTuple):
-    sign: int | None
-    """1: B lies above A, -1: below, 0: they are the same, None: it can't be told."""
-    half: float
-    more_repeats: int | None
-    reason: str
 
 
 def middle(times: Sequence[float]) -> float:
@@ -115,10 +104,8 @@ def difference(
     """Compare two sides, each a list of processes, each a list of times. `sample`: what a reader calls a process."""
     counts = len(a), len(b)
     if min(counts) < 2:
-        return Difference(
-            ratio=typical(a) / typical(b), low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts,
-            more_repeats=ENOUGH - min(counts), reason=_too_few(counts, sample),
-        )  # fmt: skip
+        few = _too_few(counts, sample)
+        return Difference(ratio=typical(a) / typical(b), repeats=counts, more_repeats=ENOUGH - min(counts), reason=few)
     return _difference(_log_estimate(a, b), counts, band)
 
 
@@ -145,40 +132,40 @@ def gap(
     counts = len(a), len(b)
     value = _mean(b) - _mean(a)
     if min(counts) < 2:
-        return Gap(value=value, low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts,
-                   more_repeats=ENOUGH - min(counts), reason=_too_few(counts, sample))  # fmt: skip
+        few = _too_few(counts, sample)
+        return Gap(value=value, repeats=counts, more_repeats=ENOUGH - min(counts), reason=few)
     changes = [theirs - ours for ours, theirs in zip(a, b, strict=True)] if paired else []
     estimate = Estimate(value, ((_variance(changes) / len(changes), len(changes)),)) if paired else _estimate(b, a)
-    judged = _judge(estimate, band, lambda size: f"{size * 100:.2f} points")
-    better = judged.sign if not less_is_better or judged.sign is None else -judged.sign
+    above, below = (Verdict.WORSE, Verdict.BETTER) if less_is_better else (Verdict.BETTER, Verdict.WORSE)
+    verdict, more, reason = _judge(estimate, band, above, below, lambda size: f"{size * 100:.2f} points")
+    half = estimate.half
     return Gap(
-        value=value, low=value - judged.half, high=value + judged.half, band=max(judged.half, band),
-        verdict=_VERDICTS_OF_SHARES[better], repeats=counts, more_repeats=judged.more_repeats, reason=judged.reason,
+        value=value, low=value - half, high=value + half, band=max(half, band), verdict=verdict, repeats=counts,
+        more_repeats=more, reason=reason,
     )  # fmt: skip
-
-
-_VERDICTS_OF_TIMES = {1: Verdict.FASTER, -1: Verdict.SLOWER, 0: Verdict.SAME, None: Verdict.CANT_TELL}
-_VERDICTS_OF_SHARES = {1: Verdict.BETTER, -1: Verdict.WORSE, 0: Verdict.SAME, None: Verdict.CANT_TELL}
 
 
 def _difference(found: Estimate, counts: tuple[int, int], band: float) -> Difference:
-    judged = _judge(found, math.log1p(band), size_words)
+    least, half = math.log1p(band), found.half
+    verdict, more, reason = _judge(found, least, Verdict.FASTER, Verdict.SLOWER, size_words)
     return Difference(
-        ratio=math.exp(found.value), low=math.exp(found.value - judged.half), high=math.exp(found.value + judged.half),
-        band=math.expm1(max(judged.half, math.log1p(band))), verdict=_VERDICTS_OF_TIMES[judged.sign], repeats=counts,
-        more_repeats=judged.more_repeats, reason=judged.reason,
+        ratio=math.exp(found.value), low=math.exp(found.value - half), high=math.exp(found.value + half),
+        band=math.expm1(max(half, least)), verdict=verdict, repeats=counts, more_repeats=more, reason=reason,
     )  # fmt: skip
 
 
-def _judge(found: Estimate, least: float, words: Callable[[float], str]) -> _Judgement:
+def _judge(
+    found: Estimate, least: float, above: Verdict, below: Verdict, words: Callable[[float], str]
+) -> tuple[Verdict, int | None, str]:
+    """Return the verdict; where it can't be told, also how many more repeats would tell, and why."""
     half, most, size = found.half, SAME * least, abs(found.value)
     if size > max(half, least):
-        return _Judgement(1 if found.value > 0 else -1, half, None, "")
+        return above if found.value > 0 else below, None, ""
     if size + half <= most:
-        return _Judgement(0, half, None, "")
+        return Verdict.SAME, None, ""
     wanted = size if size > least else most - size
     reason = f"{words(size)} lies inside the noise band of {words(max(half, least))}"
-    return _Judgement(None, half, _more_repeats(found, wanted), reason)
+    return Verdict.CANT_TELL, _more_repeats(found, wanted), reason
 
 
 def _log_estimate(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Estimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -106,12 +107,8 @@ def condense(values: Sequence[float], most: int = MOST_POINTS) -> list[float]:
 
 
 def theil_sen(at: Sequence[float], values: Sequence[float]) -> TrendLine:
-    slopes = [
-        (values[j] - values[i]) / (at[j] - at[i])
-        for j in range(len(values))
-        for i in range(j)
-        if at[j] > at[i]
-    ]  # fmt: skip
+    pairs = [(i, j) for j in range(len(values)) for i in range(j) if at[j] > at[i]]
+    slopes = [(values[j] - values[i]) / (at[j] - at[i]) for i, j in pairs]
     slope = median(slopes) if slopes else 0.0
     begin = median([value - slope * (place - at[0]) for place, value in zip(at, values, strict=True)])
     return TrendLine(slope, begin)
@@ -119,12 +116,9 @@ def theil_sen(at: Sequence[float], values: Sequence[float]) -> TrendLine:
 
 def mann_kendall(values: Sequence[float]) -> float:
     """How many standard deviations the number of rises minus falls over all pairs lies from 0, without its sign."""
-    count = len(values)
     rises = sum((b > a) - (b < a) for index, b in enumerate(values) for a in values[:index])
-    ties: dict[float, int] = {}
-    for value in values:
-        ties[value] = ties.get(value, 0) + 1
-    variance = (_pairs_variance(count) - sum(map(_pairs_variance, ties.values()))) / 18
+    every, *ties = (count * (count - 1) * (2 * count + 5) for count in (len(values), *Counter(values).values()))
+    variance = (every - sum(ties)) / 18
     return max(abs(rises) - 1, 0) / math.sqrt(variance) if variance > 0 else 0.0
 
 
@@ -145,7 +139,3 @@ def _standard_error(points: Sequence[float]) -> float:
     middle = median(steps)
     noise = 1.4826 * median([abs(step - middle) for step in steps]) / math.sqrt(2)
     return max(noise, FAINTEST_NOISE * median(points)) * math.sqrt(12 / len(points))
-
-
-def _pairs_variance(count: int) -> int:
-    return count * (count - 1) * (2 * count + 5)

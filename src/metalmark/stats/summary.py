@@ -63,8 +63,7 @@ def median_interval(values: Sequence[float], over: str = "blocks of one process"
 
 def mean_interval(values: Sequence[float], over: str) -> Interval | None:
     """Student's t interval of the mean, on the logarithm: times are positive and noise is a factor."""
-    count = len(values)
-    if count < 2:
+    if (count := len(values)) < 2:
         return None
     logs = [math.log(value) for value in values]
     mean = sum(logs) / count
@@ -89,8 +88,3 @@ def step_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
         return mean_interval([median(times) for times in processes], f"{len(processes)} processes")
     over = "blocks of one process" if len(processes) == 1 else "blocks of two processes"
     return median_interval([value for times in processes for value in times], over)
-
-
-def samples_per_second(samples_per_step: int, step_s: float) -> float:
-    """The samples of one step over the time of one step."""
-    return samples_per_step / step_s

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from metalmark.model.measurement import Completed
-from metalmark.model.run import Series, Telemetry
+from metalmark.model.run import Telemetry
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -26,7 +26,7 @@ class Window:
         be numbered otherwise than by the driver."""
         self.begin_s, self.end_s = spans[0][0], spans[-1][1]
         self._spans = spans
-        self._series = {series.name: series for series in telemetry.series}
+        self.series = {series.name: series for series in telemetry.series}
         self.telemetry = telemetry
         self.absent = telemetry.absent
         self.off = telemetry.hz is None
@@ -42,36 +42,27 @@ class Window:
         """From the first measured block to the end of the last: warm-up and proof are outside."""
         return cls([(run.phases.measure_s, run.phases.end_s)], run.placed_on, telemetry, environment)
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._series)
-
-    def series(self, name: str) -> Series | None:
-        return self._series.get(name)
-
     def inside(self, name: str) -> list[tuple[float, float]]:
         """(seconds from the worker's start, value) of each reading taken inside the window."""
-        series = self._series.get(name)
-        if series is None:
-            return []
-        pairs = zip(series.at_s, series.values, strict=True)
-        return [(at_s, value) for at_s, value in pairs if any(begin <= at_s <= end for begin, end in self._spans)]
+        every = self._readings(name)
+        return [(at_s, value) for at_s, value in every if any(begin <= at_s <= end for begin, end in self._spans)]
 
     def values(self, name: str) -> list[float]:
         return [value for _, value in self.inside(name)]
 
     def held(self, name: str) -> list[float]:
         """`values`, and before them the last reading before the window: a slow series holds until its next one."""
-        series = self._series.get(name)
-        if series is None:
-            return []
-        before = [value for at_s, value in zip(series.at_s, series.values, strict=True) if at_s < self.begin_s]
+        before = [value for at_s, value in self._readings(name) if at_s < self.begin_s]
         return before[-1:] + self.values(name)
 
     def counted(self, name: str) -> float | None:
         """By how much a counter went up; None where fewer than two readings tell."""
         held = self.held(name)
         return max(held[-1] - held[0], 0.0) if len(held) >= 2 else None
+
+    def _readings(self, name: str) -> list[tuple[float, float]]:
+        series = self.series.get(name)
+        return [] if series is None else list(zip(series.at_s, series.values, strict=True))
 
 
 def is_cpu(placed_on: str) -> bool:

@@ -18,7 +18,7 @@ from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
 from metalmark.model.watch import WatchedRun
 from metalmark.results.derived import derive, joules_of_epochs, target_reached
-from metalmark.stats.summary import median, samples_per_second, step_interval
+from metalmark.stats.summary import median, step_interval
 from metalmark.track.queue import (
     AttachedFile,
     AttachedModel,
@@ -138,7 +138,7 @@ def _blocks(run: BenchRun, outcome: Completed) -> Iterator[QueueEvent]:
     assert derived is not None
     totals: dict[str, float | int | Absent | None] = {
         "bench/median_step_s": step_s,
-        "bench/samples_s": samples_per_second(outcome.samples_per_step, step_s),
+        "bench/samples_s": outcome.samples_per_step / step_s,
         "bench/step_s_low": interval.low if interval else None,
         "bench/step_s_high": interval.high if interval else None,
         "bench/first_step_s": outcome.measurement.first_step_s,

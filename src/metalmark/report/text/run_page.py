@@ -16,7 +16,7 @@ from metalmark.report.text.units import Known, count, figures, joules, known, mo
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
 from metalmark.results.derived import Cost, Derived, MemoryGrowth, Utilisation, derive
 from metalmark.scrub import printable
-from metalmark.stats.summary import median, median_interval, samples_per_second, spread
+from metalmark.stats.summary import median, median_interval, spread
 
 MOST_RUNS = 12
 """More runs than this are a sweep to look at in the table, not one by one."""
@@ -173,7 +173,7 @@ def _completed_facts(run: Completed) -> list[Fact]:
     if steps:
         interval = median_interval(steps)
         width = f" ±{share(interval.half_share)}" if interval else ", too few blocks for an interval"
-        rate = figures(samples_per_second(run.samples_per_step, median(steps)))
+        rate = figures(run.samples_per_step / median(steps))
         facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s"))
     warm = "until steady" if measured.steady else "never steady"
     done = f"{sum(block.steps for block in measured.blocks):,} steps in {count(len(steps), 'block')}"
