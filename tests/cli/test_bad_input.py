@@ -19,6 +19,7 @@ ON_CPU = ("--framework", "torch", "--device", "cpu")
         (["bench", "mnist-mlp", "--device", "mpss"], "did you mean mps?"),
         (["bench", "mnist-mlp", *ON_CPU, "--batchsize", "3"], "did you mean --batch-size?"),
         (["bench", "mnist-mlp", "--frmework", "torch"], "did you mean --framework?"),
+        (["bench", "mnist-mlp", "--strct", "1"], "did you mean --strict?"),
         (["bench", "mnist-mlp", *ON_CPU, "--batch-size", "0"], "must be at least 1"),
         (["bench", "mnist-mlp", *ON_CPU, "--batch-size", "-4"], "must be at least 1"),
         (["bench", "mnist-mlp", *ON_CPU, "--batch-size", "many"], "takes numbers"),

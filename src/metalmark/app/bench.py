@@ -96,7 +96,7 @@ def bench(
         infos = [info for info, _ in described]
         given, param_paths = localise_params(infos, texts({**(params or {}), **more_params}))
         sources, data_paths = localise(listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
-        combinations = combine(infos, given, option_flags(bench))
+        combinations = combine(infos, given, option_flags(bench, "--csv", "--markdown", "--strict", "--against"))
         modes = [Mode(m) for m in choose(listed(mode), [m.value for m in Mode], what="--mode", plural="Modes")]
         settings = settings_product(
             dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads

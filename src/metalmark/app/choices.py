@@ -18,6 +18,7 @@ Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[in
 START_METHODS = ("fork", "spawn", "forkserver")
 AUTO_COOLDOWN_S = 300.0
 MOST_COOLDOWN_S = 86_400.0
+ONLY_IN_PYTHON = {"workload", "workloads", "params", "more_params", "progress", "raise_interrupt"}
 
 
 def listed(value: Choice) -> str:
@@ -41,9 +42,11 @@ def names_in(workloads: str | Iterable[str]) -> list[str]:
     return [name for text in given for name in str(text).split(",") if name]
 
 
-def option_flags(function: Callable[..., Any]) -> list[str]:
-    """The options of a use case as the command line spells them, to suggest one for a word that is close to it."""
-    return [f"--{name.replace('_', '-')}" for name in inspect.signature(function).parameters]
+def option_flags(function: Callable[..., Any], *printing: str) -> list[str]:
+    """The options of a verb, to suggest one for a word that is close to it: those that its use case takes, and those
+    that say only what is `printing`."""
+    names = [name for name in inspect.signature(function).parameters if name not in ONLY_IN_PYTHON]
+    return [*(f"--{name.replace('_', '-')}" for name in names), "--param", "--json", "--quiet", *printing]
 
 
 def settings_product(

@@ -39,13 +39,15 @@ def command(as_json: bool, quiet: bool, **options: Any) -> int:
     from metalmark.report.text.terminal import print_table
 
     runs = ceiling(progress=not quiet, raise_interrupt=False, **options)
+    # Cells are in the order of their sweeps, and those that were measured before are of others.
+    cells = sorted(runs.cells, key=lambda cell: runs.ids.index(cell.records[0].id))
     if as_json:
         click.echo(json_text(runs), nl=False)
     else:
-        print_table(ceiling_table(runs.cells))
+        print_table(ceiling_table(cells))
         for note in runs.notes:
             click.echo(f"• {note}")
     if not runs.complete:
         sayer(quiet)("Stopped by Ctrl-C; what ended is stored and is not measured again: metalmark ceiling")
         return 130
-    return exit_code(runs.cells)
+    return exit_code(cells)

@@ -48,6 +48,7 @@ Exit code: 0 trained; 1 the loss became NaN, or it failed; 2 bad input or not po
 130 stopped by Ctrl-C. Of several: 1 when one of them crashed, hung or computed wrongly, or none
 trained; 2 when none is possible here.
 """
+UNSUPPORTED = "unsupported"
 
 
 @click.command("train", cls=WorkloadCommand, epilog=EPILOG, context_settings={**WIDE, "ignore_unknown_options": True})
@@ -104,7 +105,8 @@ def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet
         click.echo(f"resume with: metalmark train --resume={shlex.quote(str(runs.folder))}", err=True)
         return 130
     if len(trainings) == 1:
-        return 0 if trainings[0].failure is None else 1
+        failure = trainings[0].failure
+        return 0 if failure is None else 2 if failure.kind.value == UNSUPPORTED else 1
     broken = any(run.failure is not None and run.failure.kind.value in BROKEN for run in trainings)
     return 1 if broken or not any(run.epochs for run in trainings) else 0
 
