@@ -233,7 +233,7 @@ def test_a_fault_of_ours_shows_no_traceback(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the house")
 
-    monkeypatch.setattr(run_page, "answer_block", broken)
+    monkeypatch.setattr(run_page, "answer", broken)
     client = client_of(filled)
     client._transport.raise_server_exceptions = False  # type: ignore[attr-defined]
     answer = client.get("/run/cell000000")

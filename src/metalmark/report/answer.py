@@ -14,7 +14,7 @@ from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.compare_page import comparison_answer
 from metalmark.report.content import Content
-from metalmark.report.text.units import count, duration, figures, percent, seconds, share
+from metalmark.report.text.units import count, duration, figures, grouped, percent, seconds, share
 from metalmark.results.comparison import Comparison, comparable_keys, compare, compare_runs
 from metalmark.results.derived import target_reached, training_figures
 from metalmark.results.measured import Measured, measured_of
@@ -102,29 +102,21 @@ def _together(commands: Sequence[str]) -> str:
 
 
 def _bench_answers(cells: Sequence[Measured]) -> Iterator[str]:
-    groups: dict[tuple[str, str], list[Measured]] = {}
-    for cell in cells:
-        if not cell.failure:
-            groups.setdefault((cell.what["workload"], cell.what["mode"]), []).append(cell)
-    for (workload, mode), group in groups.items():
+    done = [((cell.what["workload"], cell.what["mode"]), cell) for cell in cells if not cell.failure]
+    for (workload, mode), group in grouped(done).items():
         told = _compared(group)
-        same = [f"batch {group[0].value('batch_size')}" if _shared(group, "batch_size") else ""]
-        same += [group[0].how["device"] if _shared(group, "device") else ""]
-        lead = ", ".join([f"{workload} {mode}", *filter(None, same)])
+        lead = f"{workload} {mode}"
+        for key, before in (("batch_size", "batch "), ("device", "")):
+            values = {cell.value(key) for cell in group}
+            lead += f", {before}{group[0].value(key)}" if len(values) == 1 and None not in values else ""
         yield " ".join([f"{lead}: {told}", *_again(group, asked="`" in told)]) if told else _fastest(group)
-
-
-def _shared(cells: Sequence[Measured], key: str) -> bool:
-    return len({cell.value(key) for cell in cells}) == 1 and cells[0].value(key) is not None
 
 
 def _compared(cells: Sequence[Measured]) -> str:
     """How the frameworks, or else the devices or settings, of these cells compare; empty where nothing does."""
     keys = [key for key in comparable_keys(cells) if len({cell.value(key) for cell in cells}) > 1]
     for key in sorted(keys, key=lambda key: key in NO_REASON):
-        values: dict[str, list[Measured]] = {}
-        for cell in cells:
-            values.setdefault(cell.value(key) or "", []).append(cell)
+        values = grouped((cell.value(key) or "", cell) for cell in cells)
         plain = key in ("framework", "device")
         sides = [Side(value if plain else f"{shown(key)} {value or 'not set'}", held) for value, held in values.items()]
         speeds = [1.0, *(_speed(compare(sides[0], side, by=[key])) for side in sides[1:])]
@@ -147,8 +139,7 @@ def _again(cells: Sequence[Measured], *, asked: bool = False) -> list[str]:
     if not flagged:
         return []
     causes = dict.fromkeys(CAUSES[flag] for cell in flagged for flag in cell.flags if flag in CAUSES)
-    said = " and ".join(list(causes)[:MOST_CAUSES])
-    said = f"{said[:1].upper()}{said[1:]}"
+    said = " and ".join(list(causes)[:MOST_CAUSES]).capitalize()
     if asked:
         return [f"{said}."]
     same = [cell for cell in cells if cell.what == flagged[0].what]
@@ -168,7 +159,10 @@ def _fastest(cells: Sequence[Measured]) -> str:
     name = top.name + (f", batch {top.what['batch_size']}" if "batch_size" in top.what else "")
     figure = f"{seconds(step_s)} per step, {figures(top.samples_per_step / step_s)} samples per second ({about})"
     lines = [f"{name} takes {figure}." if len(cells) == 1 else f"Highest throughput: {name} with {figure}."]
-    if len(ranked) > 1 and _meet(top, ranked[1]):
+    others = step_interval(ranked[1].processes) if len(ranked) > 1 else None
+    ours = step_interval(top.processes)
+    # Where one has no interval, nothing tells them apart.
+    if len(ranked) > 1 and (ours is None or others is None or ours.high >= others.low):
         lines.append(f"The next one, {figures(1 / _sample_s(ranked[1]))} samples per second, can't be told from it.")
     again = _again([top])
     if not again and len(top.processes) < 3:
@@ -181,19 +175,11 @@ def _sample_s(cell: Measured) -> float:
     return median([median(times) for times in cell.processes])
 
 
-def _meet(a: Measured, b: Measured) -> bool:
-    """Whether the intervals of the two overlap; where one has none, nothing tells them apart."""
-    ours, theirs = step_interval(a.processes), step_interval(b.processes)
-    return ours is None or theirs is None or ours.high >= theirs.low
-
-
 # Trainings and watched runs
 
 
 def _training_answers(runs: Sequence[TrainingRun]) -> Iterator[str]:
-    groups: dict[str, list[TrainingRun]] = {}
-    for run in runs:
-        groups.setdefault(run.plan.workload, []).append(run)
+    groups = grouped((run.plan.workload, run) for run in runs)
     for workload, group in groups.items():
         trained = [run for run in group if run.epochs]
         lead = f"{workload}: " if len(groups) > 1 else ""
@@ -223,9 +209,7 @@ def _first_to_reach(runs: Sequence[TrainingRun]) -> str:
     target = targets.pop() if len(targets) == 1 else None
     if target is None:
         target = min(max(epoch.accuracy for epoch in run.epochs) for run in runs)
-    sides: dict[str, list[TrainingRun]] = {}
-    for run in runs:
-        sides.setdefault(training_figures(run).label, []).append(run)
+    sides = grouped((training_figures(run).label, run) for run in runs)
     reached = [(label, target_reached(run, target)) for label, held in sides.items() for run in held]
     times = sorted((found.seconds, label) for label, found in reached if found is not None)
     never = dict.fromkeys(label for label, found in reached if found is None)

@@ -12,7 +12,7 @@ from metalmark.model.run import Absent
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.compare_page import comparison_answer
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import figures, known, percent, seconds, size, spark
+from metalmark.report.text.units import figures, grouped, known, percent, seconds, size, spark
 from metalmark.results.comparison import compare_runs
 from metalmark.results.derived import TrainingFigures, training_figures
 from metalmark.results.measured import samples_by_seed, training_question
@@ -33,10 +33,7 @@ def sides_of(runs: Sequence[TrainingRun]) -> list[TrainingFigures]:
 
 def side_answers(runs: Sequence[TrainingRun]) -> list[str]:
     """How each framework and device compares with the first, as `metalmark compare` says it."""
-    groups: dict[str, list[TrainingRun]] = {}
-    for run in runs:
-        if run.epochs:
-            groups.setdefault(training_figures(run).label, []).append(run)
+    groups = grouped((training_figures(run).label, run) for run in runs if run.epochs)
     if len(groups) < 2:
         return []
     try:
@@ -90,19 +87,18 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
     for side in trained:
         yield from (f"{flag.name}: {flag.evidence} ({side.label})." for flag in side.flags)
     for what, name in NAMES.items():
-        reasons: dict[str, list[str]] = {}
-        for side in trained:
-            if isinstance(value := getattr(side, what), Absent):
-                reasons.setdefault(value.reason, []).append(side.label)
-        yield from (f"{name} unknown on {', '.join(who)}: {reason}." for reason, who in reasons.items())
+        values = [(getattr(side, what), side.label) for side in trained]
+        absent = grouped((value.reason, label) for value, label in values if isinstance(value, Absent))
+        yield from (f"{name} unknown on {', '.join(labels)}: {reason}." for reason, labels in absent.items())
     costs = [side.energy for side in trained if not isinstance(side.energy, Absent)]
     if sources := dict.fromkeys(f"{cost.part}: {cost.source}" for cost in costs):
         yield f"Power and energy of {'; '.join(sources)}."
-    said_once: dict[str, list[str]] = {}
-    for run, side in zip(runs, sides, strict=True):
-        for note in run.setting.notes if run.setting is not None else ():
-            said_once.setdefault(note, []).append(side.label)
-    yield from (f"{', '.join(dict.fromkeys(labels))}: {note}" for note, labels in said_once.items())
+    said_of = grouped(
+        (note, side.label)
+        for run, side in zip(runs, sides, strict=True)
+        for note in (run.setting.notes if run.setting is not None else ())
+    )
+    yield from (f"{', '.join(dict.fromkeys(labels))}: {note}" for note, labels in said_of.items())
 
 
 def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:

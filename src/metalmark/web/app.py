@@ -18,8 +18,7 @@ from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.web.compare_page import compare_page
 from metalmark.web.guard import Guard, Rules, is_loopback, rules_for
 from metalmark.web.live_page import live_now, live_page, status_now, status_page
-from metalmark.web.run_page import find_page, run_page, sweep_page
-from metalmark.web.runs_page import runs_page
+from metalmark.web.run_page import find_page, run_page, runs_page, sweep_page
 from metalmark.web.shell import cannot, static_file
 
 USUAL_PORT = 8585
@@ -50,18 +49,15 @@ def make_app(store_path: Path, rules: Rules) -> Guard:
 
         return Route(path, endpoint, methods=["GET"])
 
-    routes = [route(path, answer) for path, answer in PAGES.items()]
-    routes.append(Route("/static/{name}", _static, methods=["GET"]))
+    routes = [route(path, answer) for path, answer in {**PAGES, "/static/{name}": _static}.items()]
     handlers = {MetalmarkError: _cannot, HTTPException: _http, Exception: _broken}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), rules)  # type: ignore[arg-type]
 
 
-def _static(request: Request) -> Response:
-    found = static_file(request.path_params["name"])
-    if found is None:
+def _static(request: Request, _store_path: Path) -> Response:
+    if (found := static_file(request.path_params["name"])) is None:
         raise HTTPException(404)
-    text, kind = found
-    return Response(text, media_type=f"{kind}; charset=utf-8")
+    return Response(found[0], media_type=f"{found[1]}; charset=utf-8")
 
 
 def _cannot(request: Request, error: MetalmarkError) -> Response:
@@ -90,7 +86,10 @@ class Server:
     def __init__(self, store: Path, *, host: str, port: int | None, ask: bool) -> None:
         self._host, self._socket = host, _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
-        self._rules = rules_for(host, self.port, ask=ask, own_names=_own_names())
+        whole = socket.gethostname().lower()
+        first = whole.partition(".")[0]
+        own_names = frozenset({whole, first, f"{first}.local"} - {""})
+        self._rules = rules_for(host, self.port, ask=ask, own_names=own_names)
         self._app = make_app(store, self._rules)
 
     @property
@@ -108,15 +107,9 @@ class Server:
     def run(self) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
-            self._app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=2,
-            backlog=BACKLOG,
-        )
+            self._app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+            timeout_graceful_shutdown=2, backlog=BACKLOG,
+        )  # fmt: skip
         try:
             uvicorn.Server(config).run(sockets=[self._socket])
         except KeyboardInterrupt:
@@ -156,9 +149,3 @@ def _bound(host: str, port: int) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def _own_names() -> frozenset[str]:
-    whole = socket.gethostname().lower()
-    first = whole.partition(".")[0]
-    return frozenset({whole, first, f"{first}.local"} - {""})

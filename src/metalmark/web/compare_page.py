@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from metalmark.errors import UsageError
 from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.blocks import from_table
-from metalmark.results.comparison import PUBLISHED, comparable_keys, compare_runs, find_sides, runs_of
+from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, compare_runs, find_sides, runs_of
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
 from metalmark.store.sqlite import Store
@@ -33,19 +33,23 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
         raise UsageError(f"{len(queries)} runs are too many for one page.", hint=f"Choose {MOST_RUNS} at most.")
     queries = _ordered(queries, asked.get("base", ""), store_path)
     anyway, target = "anyway" in asked, asked.get("target", "").strip().removesuffix("%").strip()
-    form = {"words": queries, "by": by, "anyway": anyway, "target": target,
-            "command": _command(queries, by, anyway, target)}  # fmt: skip
+    # The same comparison in a terminal, quoted, since it is there to be copied into a shell.
+    words = [*queries, *(["--by", ",".join(by)] if by else []), *(["--anyway"] if anyway else [])]
+    words += ["--target-accuracy", target] if target else []
+    found: list[Comparison] = []
+    status, subtitle = 200, ""
     try:
         sides, keys = find_sides(queries, by, store_path, files=False)
         found, refused = compare_runs(sides, by=keys, anyway=anyway, target_accuracy=_accuracy(target))
+        cells, subtitle = [cell for side in sides for cell in side.cells], f"against {sides[0].name}"
     except UsageError as error:
-        cells = _cells(queries, store_path)
-        body = render("compare.html", **form, **_choices(cells), tables=[], refused=[error])
-        return respond("Compare", body, status=400)
-    cells = [cell for side in sides for cell in side.cells]
-    tables = [from_table(comparison_table(one)) for one in found]
-    body = render("compare.html", **form, **_choices(cells), tables=tables, refused=refused)
-    return respond("Compare", body, subtitle=f"against {sides[0].name}")
+        cells, refused, status = _cells(queries, store_path), [error], 400
+    body = render(
+        "compare.html", words=queries, by=by, anyway=anyway, target=target, keys=compare_choices(cells),
+        trainings=any(cell.kind is RunKind.TRAINING for cell in cells), refused=refused,
+        tables=[from_table(comparison_table(one)) for one in found], command=f"metalmark compare {shlex.join(words)}",
+    )  # fmt: skip
+    return respond("Compare", body, subtitle=subtitle, status=status)
 
 
 def _accuracy(text: str) -> float | None:
@@ -62,19 +66,9 @@ def _ordered(queries: list[str], base: str, store_path: Path) -> list[str]:
     if len(queries) < 2:
         return queries
     with Store(store_path, readonly=True) as store:
-        began = {
-            query: min(run.started_at for run in runs_of(query, store, files=False))
-            for query in queries
-            if query != PUBLISHED
-        }
+        runs = {query: runs_of(query, store, files=False) for query in queries if query != PUBLISHED}
+    began = {query: min(run.started_at for run in found) for query, found in runs.items()}
     return sorted(queries, key=lambda query: began.get(query, "~"))
-
-
-def _command(queries: Sequence[str], by: Sequence[str], anyway: bool, target: str) -> str:
-    """The same comparison in a terminal, quoted, since it is there to be copied into a shell."""
-    words = [*queries, *(["--by", ",".join(by)] if by else []), *(["--anyway"] if anyway else [])]
-    words += ["--target-accuracy", target] if target else []
-    return f"metalmark compare {shlex.join(words)}"
 
 
 def _cells(queries: Sequence[str], store_path: Path) -> list[Measured]:
@@ -87,9 +81,6 @@ def _cells(queries: Sequence[str], store_path: Path) -> list[Measured]:
     return [cell for found in runs for cell in measured_of(found)]
 
 
-def _choices(cells: Iterable[Measured]) -> dict[str, object]:
-    """Keys of which more than one value is known; and whether a target accuracy makes sense."""
-    every = list(cells)
-    keys = [key for key in comparable_keys(every) if len({cell.value(key) for cell in every}) > 1]
-    trainings = any(cell.kind is RunKind.TRAINING for cell in every)
-    return {"keys": [(key, shown(key)) for key in keys], "trainings": trainings}
+def compare_choices(cells: Sequence[Measured]) -> list[tuple[str, str]]:
+    """Keys that tell these cells apart and can be compared, each with its name."""
+    return [(key, shown(key)) for key in comparable_keys(cells) if len({cell.value(key) for cell in cells}) > 1]

@@ -70,7 +70,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         named = headers.getlist("host")
-        if len(named) != 1 or not self._ours(named[0]):
+        name = host_name(named[0]) if len(named) == 1 else ""
+        if name not in self._rules.hosts and not (self._rules.addresses and _address(name)):
             said = ", ".join(sorted(self._rules.hosts))
             return PlainTextResponse(
                 f"This is not the name of this server. It answers to: {said}.\n"
@@ -80,10 +81,6 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("Here one can look, and nothing else.\n", 405, {"allow": "GET, HEAD"})
         return self._unknown(scope, headers) if self._rules.token else None
-
-    def _ours(self, host: str) -> bool:
-        name = host_name(host)
-        return name in self._rules.hosts or (self._rules.addresses and _is_address(name))
 
     def _unknown(self, scope: Scope, headers: Headers) -> Response | None:
         """Return None to whoever has the cookie. The token in an address is answered with the cookie, and the address
@@ -110,24 +107,16 @@ class Guard:
 def rules_for(host: str, port: int, *, ask: bool, own_names: frozenset[str] = frozenset()) -> Rules:
     """Return the rules of a host. `ask`: require a token on loopback too. `own_names`: what this machine calls itself,
     where other machines can reach it."""
-    if is_loopback(host):
-        token = secrets.token_urlsafe(24) if ask else ""
-        return Rules(hosts=LOOPBACK | {host.lower()}, token=token, cookie=f"metalmark-{port}")
+    beyond = not is_loopback(host)
     return Rules(
-        hosts=LOOPBACK | {host.lower()} | own_names,
-        addresses=True,
-        token=secrets.token_urlsafe(24),
-        cookie=f"metalmark-{port}",
-    )
+        hosts=LOOPBACK | {host.lower()} | (own_names if beyond else frozenset()), addresses=beyond,
+        token=secrets.token_urlsafe(24) if ask or beyond else "", cookie=f"metalmark-{port}",
+    )  # fmt: skip
 
 
 def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 def host_name(header: str) -> str:
@@ -136,12 +125,11 @@ def host_name(header: str) -> str:
     return "" if found is None else (found[1] or found[2]).removesuffix(".")
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _cookies(headers: Headers, name: str) -> list[str]:

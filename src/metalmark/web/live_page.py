@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from markupsafe import Markup
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -22,22 +21,13 @@ FIRST = ("throughput", "_power", "_memory", "_utilisation")
 """What people look for most comes first."""
 
 
-class TraceDrawing(Struct, frozen=True, kw_only=True):
-    name: str
-    now: str
-    least: str
-    most: str
-    points: str
-    """A line in a box of WIDTH by HEIGHT that begins at 0."""
-
-
 def live_page(_request: Request, store_path: Path) -> HTMLResponse:
-    body = render("live.html", now=_list(store_path), address="/live/now")
+    body = render("live.html", now=render("live_list.html", found=read_all(store_path)), address="/live/now")
     return respond("Running now", body, script=LIVE_SCRIPT, here="Running now")
 
 
 def live_now(_request: Request, store_path: Path) -> HTMLResponse:
-    return HTMLResponse(str(_list(store_path)))
+    return HTMLResponse(str(render("live_list.html", found=read_all(store_path))))
 
 
 def status_page(request: Request, store_path: Path) -> HTMLResponse:
@@ -51,10 +41,6 @@ def status_now(request: Request, store_path: Path) -> HTMLResponse:
     return HTMLResponse(str(_one(store_path, request.path_params["id"])[1]))
 
 
-def _list(store_path: Path) -> Markup:
-    return render("live_list.html", found=read_all(store_path))
-
-
 def _one(store_path: Path, identifier: str) -> tuple[str, Markup]:
     status = read_one(store_path, identifier)
     if status is not None:
@@ -63,7 +49,7 @@ def _one(store_path: Path, identifier: str) -> tuple[str, Markup]:
 
 
 def _status(status: LiveStatus) -> Markup:
-    ordered = sorted(status.traces, key=_place)
+    ordered = sorted(status.traces, key=lambda trace: [not trace.name.endswith(ending) for ending in FIRST])
     return render(
         "live_status.html",
         status=status,
@@ -77,11 +63,8 @@ def _status(status: LiveStatus) -> Markup:
     )
 
 
-def _place(trace: Trace) -> int:
-    return next((place for place, ending in enumerate(FIRST) if trace.name.endswith(ending)), len(FIRST))
-
-
-def _drawn(trace: Trace) -> TraceDrawing:
+def _drawn(trace: Trace) -> dict[str, str]:
+    """A trace in words, and its `points`: a line in a box of WIDTH by HEIGHT that begins at 0."""
     most = max(trace.values)
     begin, end = trace.at_s[0], trace.at_s[-1]
     across = WIDTH / (end - begin) if end > begin else 0.0
@@ -90,10 +73,7 @@ def _drawn(trace: Trace) -> TraceDrawing:
         f"{(at - begin) * across:.1f},{HEIGHT - 2 - max(value, 0.0) * up:.1f}"
         for at, value in zip(trace.at_s, trace.values, strict=False)
     ]
-    return TraceDrawing(
-        name=trace.name.replace("_", " "),
-        now=reading(trace.values[-1], trace.unit),
-        least=reading(min(trace.values), trace.unit),
-        most=reading(most, trace.unit),
-        points=" ".join([*points, f"{WIDTH:.1f},{points[-1].partition(',')[2]}"] if len(points) == 1 else points),
-    )
+    points += [f"{WIDTH:.1f},{points[-1].partition(',')[2]}"] if len(points) == 1 else []
+    values = {"now": trace.values[-1], "least": min(trace.values), "most": most}
+    words = {name: reading(value, trace.unit) for name, value in values.items()}
+    return {"name": trace.name.replace("_", " "), "points": " ".join(points), **words}

@@ -1,9 +1,8 @@
-"""The page of a run, of whatever kind, and the page of a sweep: the report's own sections and figures."""
+"""The list of runs of every kind, the page of one, and the page of a sweep: the report's own sections and figures."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,31 +13,34 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Plan
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Missing
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import figures_block, not_drawn
+from metalmark.report.html.blocks import Value, columns_of, figures_block, not_drawn, table
 from metalmark.report.html.document import run_section, sweep_section, trainings_section
+from metalmark.report.text.run_list import HEADERS, list_line, result_of
 from metalmark.report.text.run_page import Fact, machine_facts, software_facts
 from metalmark.report.text.units import count, moment
 from metalmark.results.ceilings import NO_CEILINGS, ceilings_of
 from metalmark.results.cells import cells_of
-from metalmark.results.comparison import comparable_keys
 from metalmark.results.measured import measured_of
-from metalmark.results.pairing import shown
-from metalmark.store.live import read_one
+from metalmark.store.live import read_all, read_one
+from metalmark.store.row import Row
 from metalmark.store.selection import select
 from metalmark.store.sqlite import Store
+from metalmark.web.compare_page import compare_choices
 from metalmark.web.shell import render, respond
 from metalmark.workloads.ceiling import COPY, MATMUL
 
+ROWS = 50
+MOST_CHARACTERS = 200
+MOST_CHOSEN = 60
+
+COLUMNS = columns_of("", "run", *HEADERS[1:], "sweep", numbers={"batch"}, codes={"run", "sweep"})
 KILLED = "stopped from outside before it could tell its end"
 KEPT_DRAWINGS = 64
-
-DrawingKey = tuple[str, ...]
 
 
 class Drawings:
@@ -47,19 +49,55 @@ class Drawings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._drawn: OrderedDict[DrawingKey, Markup] = OrderedDict()
+        self._drawn: dict[tuple[str, ...], Markup] = {}
 
-    def get(self, key: DrawingKey, draw: Callable[[], Markup]) -> Markup:
+    def get(self, key: tuple[str, ...], draw: Callable[[], Markup]) -> Markup:
         with self._lock:
-            if key not in self._drawn:
-                self._drawn[key] = draw()
-                while len(self._drawn) > KEPT_DRAWINGS:
-                    self._drawn.popitem(last=False)
-            self._drawn.move_to_end(key)
+            # What was asked for last stands last.
+            self._drawn[key] = self._drawn.pop(key) if key in self._drawn else draw()
+            if len(self._drawn) > KEPT_DRAWINGS:
+                del self._drawn[next(iter(self._drawn))]
             return self._drawn[key]
 
 
 DRAWINGS = Drawings()
+
+
+def runs_page(request: Request, store_path: Path) -> HTMLResponse:
+    query = request.query_params
+    text = query.get("q", "")[:MOST_CHARACTERS]
+    chosen = list(dict.fromkeys(identifier for identifier in query.getlist("run") if identifier))[:MOST_CHOSEN]
+    with Store(store_path, readonly=True) as store:
+        page = store.page(text.split(), before=query.get("before", ""), after=query.get("after", ""), limit=ROWS)
+        total, names = store.count(), store.names()
+    lines = [_line(row, names, row.id in chosen) for row in page.rows]
+    marks = ["" if result_of(row) else "failed" for row in page.rows]
+    here = [row.id for row in page.rows]
+    body = render(
+        "runs.html",
+        q=text,
+        table=table(COLUMNS, lines, caption="", marks=marks, filter=False) if lines else None,
+        kept=[identifier for identifier in chosen if identifier not in here],
+        newer=here[0] if page.newer and here else "",
+        older=here[-1] if page.older and here else "",
+        total=total,
+        running=[status for status in read_all(store_path) if status.alive],
+    )
+    return respond("Runs", body, subtitle=f"{count(total, 'run')} in the store", here="Runs")
+
+
+def _line(row: Row, names: dict[str, list[str]], checked: bool) -> list[str | Value]:
+    identifier, *facts, result, ending, named = list_line(row, names)
+    return [
+        Value(text=render("choose.html", id=row.id, checked=checked), look="choose"),
+        Value(text=identifier, href=f"/run/{row.id}"),
+        *facts,
+        # Within one kind it sorts by its figure: the time of a step, or the accuracy.
+        Value(text=result, sort=row.step_s if row.step_s is not None else row.accuracy),
+        Value(text=ending, look="what"),
+        named,
+        Value(text=row.sweep, href=f"/sweep/{row.sweep}" if row.sweep else ""),
+    ]
 
 
 def run_page(request: Request, store_path: Path) -> HTMLResponse:
@@ -99,20 +137,24 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
     identifier = request.path_params["id"]
     with Store(store_path, readonly=True) as store:
         runs = store.load(store.rows(sweep=identifier))
-        plans = _plans(store, identifier)
+        try:
+            plans = store.sweep(identifier).plans
+        except UsageError:  # it came in a bundle, and what was planned is not known
+            plans = ()
         names = store.names().get(identifier, [])
     status = read_one(store_path, identifier)
     if not runs and status is None:
         raise UsageError(f"There is no sweep {identifier}.", hint="The list of runs shows what is stored.")
     content = Content(runs=tuple(runs), plans=() if status else plans)
+    has_cells = content.bench_runs or content.plans or not runs  # a bench may have no run yet
     body = render(
         "sweep.html",
         lines=answer(content),
         id=identifier,
         names=names,
         running=status if status and status.alive else None,
-        by=_comparable(runs),
-        section=sweep_section(content.bench_runs, plans=content.plans, links="/run/") if _has_cells(content) else "",
+        by=compare_choices(measured_of(runs)),
+        section=sweep_section(content.bench_runs, plans=content.plans, links="/run/") if has_cells else "",
         figures=_figures(content) if runs else Markup(),
         machines=_machines(runs),
     )
@@ -130,25 +172,6 @@ def address_of(query: str, store_path: Path) -> str:
         selection = select(query, store, files=False)
     sweep = selection.sweep or (selection.rows[-1].sweep if len(selection.rows) > 1 else "")
     return f"/sweep/{sweep}" if sweep else f"/run/{selection.rows[-1].id}"
-
-
-def _has_cells(content: Content) -> bool:
-    """Whether the sweep is of a bench, which may have no run yet."""
-    return bool(content.bench_runs or content.plans or not content.runs)
-
-
-def _plans(store: Store, sweep: str) -> tuple[Plan, ...]:
-    """What was planned in a sweep; for one that came in a bundle that is not known."""
-    try:
-        return store.sweep(sweep).plans
-    except UsageError:
-        return ()
-
-
-def _comparable(runs: Sequence[AnyRun]) -> list[tuple[str, str]]:
-    """What tells the cells of a sweep apart and can be compared."""
-    cells = measured_of(runs)
-    return [(key, shown(key)) for key in comparable_keys(cells) if len({cell.value(key) for cell in cells}) > 1]
 
 
 def _figures(content: Content) -> Markup:

@@ -13,7 +13,7 @@ from metalmark.model.run import Absent
 from metalmark.report.charts.draw import MOST_ROWS, Bar, Drawn, Figure, Missing, bars_svg, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.text.tables import plan_value, spaced
-from metalmark.report.text.units import figures, joules, seconds, share
+from metalmark.report.text.units import figures, grouped, joules, seconds, share
 from metalmark.results.ceilings import Ceilings, share_of_ceiling
 from metalmark.results.cells import Cell, varying
 from metalmark.results.derived import Cost, Derived, derive
@@ -108,10 +108,7 @@ def published_figures(cells: Sequence[Cell]) -> list[Drawn]:
 
 
 def by_workload(cells: Sequence[Cell]) -> dict[tuple[str, Mode], list[Cell]]:
-    groups: dict[tuple[str, Mode], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.plan.workload, cell.plan.mode), []).append(cell)
-    return groups
+    return grouped(((cell.plan.workload, cell.plan.mode), cell) for cell in cells)
 
 
 def _device_name(cell: Cell) -> str:
@@ -252,10 +249,10 @@ def _scaling(name: str, cells: Sequence[Cell], param: str) -> list[Figure]:
     """Return one figure where its lines can be told apart, else one per combination of the other settings."""
     sized = [cell for cell in cells if isinstance(cell.plan.params.get(param), int)]
     plans = [cell.plan for cell in sized]
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in sized:
-        key = (f"{cell.plan.framework}, {_where(cell, sized)}", _extras(cell.plan, plans, without=param))
-        groups.setdefault(key, []).append(cell)
+    groups = grouped(
+        ((f"{cell.plan.framework}, {_where(cell, sized)}", _extras(cell.plan, plans, without=param)), cell)
+        for cell in sized
+    )
     several = {key: group for key, group in groups.items() if len({_at(cell, param) for cell in group}) > 1}
     if not several:
         return []

@@ -15,7 +15,7 @@ from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers, titled
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import figures, known, percent, prefix_of, reading, seconds
+from metalmark.report.text.units import figures, grouped, known, percent, prefix_of, reading, seconds
 from metalmark.results.cells import Cell
 from metalmark.stats.drift import Drift, condense, drift, theil_sen
 from metalmark.stats.summary import median
@@ -214,12 +214,8 @@ def training_name(record: TrainingRun, *, workload: bool = True) -> str:
 
 def together_figures(records: Sequence[TrainingRun]) -> list[Drawn]:
     """Return the accuracy and the validation loss of each training over its epochs, one figure each per workload."""
-    groups: dict[str, list[TrainingRun]] = {}
-    for record in records:
-        if record.epochs:
-            groups.setdefault(record.plan.workload, []).append(record)
     drawn: list[Drawn] = []
-    for workload, group in groups.items():
+    for workload, group in grouped((run.plan.workload, run) for run in records if run.epochs).items():
         for at in range(0, len(group), MOST_LINES):
             drawn += _over_epochs(workload, group[at : at + MOST_LINES])
     return drawn or [Missing(title="Training curves", reason="no training came to the end of an epoch")]

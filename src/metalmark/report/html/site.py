@@ -6,7 +6,9 @@ Links are relative, nothing is loaded from anywhere, and each page is complete b
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,11 +16,10 @@ from msgspec import Struct
 from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
-from metalmark.model.run import Absent
-from metalmark.report.html.blocks import Column, Value, columns_of, table
+from metalmark.report.html.blocks import Value, columns_of, table
 from metalmark.report.html.page import Link, environment, page, render
 from metalmark.report.text.run_page import Fact, machine_facts
-from metalmark.report.text.units import figures, seconds, size
+from metalmark.report.text.units import figures, grouped, known, seconds, size
 from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
 from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
@@ -103,27 +104,20 @@ def _gather(bundles: Sequence[Path]) -> tuple[list[list[BenchRun]], dict[str, st
 
 def _write(out: Path, pages: dict[str, str]) -> None:
     try:
-        before = _written_before(out)
+        mark, before = out / MARK, []
+        if mark.is_file():
+            before = [line for line in mark.read_text(encoding="utf-8").splitlines() if OURS.fullmatch(line)]
+        elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"{out} holds other things already.", hint="Name a new folder, or an empty one.")
         for name, text in pages.items():
             path = out / name
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text.encode())
-        write_whole(out / MARK, ("\n".join(sorted(pages)) + "\n").encode())
-        for name in before - set(pages):
+        write_whole(mark, ("\n".join(sorted(pages)) + "\n").encode())
+        for name in set(before) - set(pages):
             (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{out} can't be written: {error.strerror}.", hint="Name another folder.") from error
-
-
-def _written_before(out: Path) -> set[str]:
-    if not out.exists():
-        return set()
-    mark = out / MARK
-    if mark.is_file():
-        return {line for line in mark.read_text(encoding="utf-8").splitlines() if OURS.fullmatch(line)}
-    if not out.is_dir() or any(out.iterdir()):
-        raise UsageError(f"{out} holds other things already.", hint="Name a new folder, or an empty one.")
-    return set()
 
 
 def site_pages(board: Board, *, records: int, refused: int) -> dict[str, str]:
@@ -148,10 +142,14 @@ def _index(board: Board, records: int, refused: int) -> str:
     body = table(columns, rows, caption="Leaderboards", notes=[
         "A question is a workload with its parameters, mode, dtype and data: only answers to the same one are ranked."
     ])  # fmt: skip
-    machines_rows: list[list[str | Value]] = [
-        [Value(text=name, href=f"./machine/{slug(name)}.html"), str(_results(board, name))] for name in board.machines
-    ]
-    body += table(columns_of("machine", "results", numbers=counts), machines_rows, caption="Machines")
+    results = Counter(
+        entry.machine for questions in board.questions.values() for question in questions for entry in question.entries
+    )
+    body += table(
+        columns_of("machine", "results", numbers=counts),
+        [[Value(text=name, href=f"./machine/{slug(name)}.html"), str(results[name])] for name in board.machines],
+        caption="Machines",
+    )
     if refused:
         body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
     subtitle = f"{records:,} runs, kinds of machines: {len(board.machines)}"
@@ -164,22 +162,28 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
     body = Markup()
     for number, question in enumerate(questions):
         if question.entries:
-            columns, rows = _told([_ranked(entry) for entry in question.entries])
+            rows = [_ranked(entry) for entry in question.entries]
+            # Without columns that are empty in every row.
+            texts = [[cell.text if isinstance(cell, Value) else cell for cell in row] for row in rows]
+            told = [any(column) for column in zip(*texts, strict=True)]
             body += table(
-                columns,
-                rows,
-                caption=question.words,
+                list(compress(RANKED, told)), [list(compress(row, told)) for row in rows], caption=question.words,
                 marks=["flagged" if entry.cell.flags else "" for entry in question.entries],
-                notes=NOTES if number == 0 else (),
-                anchor=f"q{number}",
-            )
+                notes=NOTES if number == 0 else (), anchor=f"q{number}",
+            )  # fmt: skip
         if question.failed:
             lost: list[list[str | Value]] = [
                 [_to_machine(name), cell.how["framework"], cell.how["device"], cell.failure]
                 for name, cell in question.failed
             ]
             body += table(FAILED, lost, caption=f"Could not run: {question.words}", marks=["failed"] * len(lost))
-    evidence = _evidence(questions)
+    # Each flag once, with what was seen in the first cell that has it; then what the frameworks' builds want said.
+    entries = [entry for question in questions for entry in question.entries]
+    flagged = grouped((name, entry) for entry in entries for name in entry.cell.flags)
+    evidence = [
+        *(f"{name}: {one.cell.flags[name]} ({one.cell.name}, {one.machine})." for name, (one, *_) in flagged.items()),
+        *dict.fromkeys(note for entry in entries for note in entry.cell.notes),
+    ]
     if evidence:
         body += Markup("<h2>{}</h2>").format("What to know") + render("notes.html", notes=evidence)
     return page(workload, body, nav=_nav("../"), subtitle="a table for each question: only like is compared with like")
@@ -217,7 +221,8 @@ def _machine(name: str, board: Board) -> str:
 
 def _ranked(entry: BoardEntry) -> list[str | Value]:
     cell = entry.cell
-    versions = [f"{key} {value}" for key, value in cell.around.items() if key in _packages(entry)]
+    # Packages of the framework: other versions are on no leaderboard.
+    versions = [f"{key} {value}" for key, value in cell.around.items() if key.startswith(cell.how["framework"])]
     return [
         Value(text="" if entry.rank is None else str(entry.rank), sort=float(entry.rank or 1e9)),
         Value(text=figures(entry.samples_s), sort=entry.samples_s),
@@ -226,19 +231,12 @@ def _ranked(entry: BoardEntry) -> list[str | Value]:
         cell.how["framework"],
         cell.how["device"],
         entry.settings,
-        "" if isinstance(cell.memory_bytes, Absent) else size(cell.memory_bytes),
+        known(cell.memory_bytes, size, ""),
         "" if entry.joules is None else figures(entry.joules),
         f"{len(cell.processes)}{'*' if entry.few else ''}",
         ", ".join(versions),
         Value(text=", ".join(cell.flags), look="flag"),
     ]
-
-
-def _told(rows: list[list[str | Value]]) -> tuple[list[Column], list[list[str | Value]]]:
-    """Leave out columns that are empty in every row."""
-    texts = [[cell.text if isinstance(cell, Value) else cell for cell in row] for row in rows]
-    kept = [place for place in range(len(RANKED)) if any(row[place] for row in texts)]
-    return [RANKED[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _here(entry: BoardEntry, question: Question, place: str) -> list[str | Value]:
@@ -260,29 +258,8 @@ def _interval(entry: BoardEntry) -> str:
     return "?" if entry.low is None or entry.high is None else f"{figures(entry.low)} to {figures(entry.high)}"
 
 
-def _packages(entry: BoardEntry) -> list[str]:
-    """Packages of the framework: other versions are on no leaderboard."""
-    framework = entry.cell.how["framework"]
-    return [key for key in entry.cell.around if key.startswith(framework)]
-
-
 def _to_machine(name: str) -> Value:
     return Value(text=name, href=f"../machine/{slug(name)}.html", look="wide")
-
-
-def _evidence(questions: Sequence[Question]) -> list[str]:
-    """Each flag once, with what was seen in the first cell that has it; then what the frameworks' builds want said."""
-    said: dict[str, str] = {}
-    entries = [entry for question in questions for entry in question.entries]
-    for entry in entries:
-        for name, evidence in entry.cell.flags.items():
-            said.setdefault(name, f"{name}: {evidence} ({entry.cell.name}, {entry.machine}).")
-    return [*said.values(), *dict.fromkeys(note for entry in entries for note in entry.cell.notes)]
-
-
-def _results(board: Board, machine: str) -> int:
-    every = (entry for questions in board.questions.values() for question in questions for entry in question.entries)
-    return sum(entry.machine == machine for entry in every)
 
 
 def _nav(up: str) -> list[Link]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from metalmark.model.plan import Feed, Mode, Plan, word
+from metalmark.model.plan import Feed, Mode, Plan, Scalar, word
 from metalmark.model.run import Failed, FailureKind
-from metalmark.report.text.units import figures, seconds, share, size
+from metalmark.report.text.units import figures, grouped, seconds, share, size
 from metalmark.results.cells import Cell, varying
 from metalmark.results.published import METRICS, OTHER_METRICS, STEPS, PublishedFigure, published
 from metalmark.workloads.ceiling import COPY, copied_bytes
@@ -28,6 +28,7 @@ FIGURES = ("step", "±95%", "samples/s", "input wait", "first step", "memory", "
 WITHOUT_WAIT = tuple(name for name in FIGURES if name != "input wait")
 HEADERS = {"feed": "data from"}
 TEXTS = {"proof", "flags"}
+MORE_THAN_STEPS = "It counts more than training steps, so no measured figure stands beside it."
 CEILING_HEADERS = ("framework", "device", "dtype", "matrix product", "±95%", "copy", "±95%", "flags")
 
 
@@ -36,18 +37,15 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
     have no run yet: they are empty rows of a table that fills."""
     every = list(plans) or [cell.plan for cell in cells]
     params, settings = varying(every)
-    workloads = len({plan.workload for plan in every}) > 1
-    modes = len({plan.mode for plan in every}) > 1
-    names = [*(["workload"] if workloads else []), *(["mode"] if modes else []), *params, *settings]
+    names = [name for name in ("workload", "mode") if len({plan_value(plan, name) for plan in every}) > 1]
+    names += [*params, *settings]
     figures_shown = FIGURES if any(plan.feed is Feed.PIPELINE for plan in every) else WITHOUT_WAIT
     headers = (*(HEADERS.get(name, spaced(name)) for name in names), "framework", "device", *figures_shown)
     cells_by_plan = {repr(cell.plan): cell for cell in cells}
     # Cells of two sweeps may have the same plan: without a list of plans, each cell is a row of its own.
-    shown = (
-        [(plan, cells_by_plan.get(repr(plan))) for plan in plans] if plans else [(cell.plan, cell) for cell in cells]
-    )
+    shown: list[tuple[Plan, Cell | None]] = [(plan, cells_by_plan.get(repr(plan))) for plan in plans]
     rows = []
-    for plan, cell in shown:
+    for plan, cell in shown or [(cell.plan, cell) for cell in cells]:
         lead = [plan_value(plan, name) for name in names]
         values = _figures(cell)
         device = cell.device if cell else str(plan.device)
@@ -66,26 +64,13 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
         lines.append(f"±95%: of the median step, over {', '.join(sorted(intervals))}.")
     if any("block" in over for over in intervals):
         lines.append("One or two processes per cell do not show how processes differ: --repeat 3 or more does.")
-    reasons: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.failure:
-            reasons.setdefault(f"{cell.failure.kind.value}. {_why(cell.failure)}", []).append(cell)
-    for reason, group in reasons.items():
+    for reason, group in grouped((_why(cell.failure), cell) for cell in cells if cell.failure).items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         lines.append(f"{plan_name(group[0].plan, plans)}{more}: {reason}")
-    flagged: dict[str, Cell] = {}
-    for cell in cells:
-        for name in cell.flags:
-            flagged.setdefault(name, cell)
-    for name, cell in flagged.items():
-        lines.append(f"{name}: {cell.flags[name]} ({plan_name(cell.plan, plans)}).")
-    said: dict[str, set[str]] = {}
-    for cell in cells:
-        for run in cell.completed:
-            for note in run.notes:
-                said.setdefault(note, set()).add(cell.plan.framework)
-    lines.extend(f"{', '.join(sorted(who))}: {note}" for note, who in said.items())
-    return tuple(lines)
+    flagged = grouped((name, cell) for cell in cells for name in cell.flags)
+    lines += [f"{name}: {cell.flags[name]} ({plan_name(cell.plan, plans)})." for name, (cell, *_) in flagged.items()]
+    said = [(note, cell.plan.framework) for cell in cells for run in cell.completed for note in run.notes]
+    return (*lines, *(f"{', '.join(sorted(set(who)))}: {note}" for note, who in grouped(said).items()))
 
 
 def _figures(cell: Cell | None) -> dict[str, str]:
@@ -114,15 +99,10 @@ def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
     parts += [] if "mode" in shown else [plan.mode.value]
     same = [name for name in plan.params if name not in shown and all(name in other.params for other in plans)]
     parts += [f"{spaced(name)} {word(plan.params[name])}" for name in same]
-    if "dtype" not in shown:
-        parts.append(plan.settings.dtype.value)
-    parts += [
-        f"{name.replace('_', '-')} {value}"
-        for name, value in plan.settings.changed().items()
-        if name not in (*shown, "dtype")
-    ]
-    if "data" not in shown:
-        parts.append(f"{plan.data} data")
+    parts += [] if "dtype" in shown else [plan.settings.dtype.value]
+    changed = {name: value for name, value in plan.settings.changed().items() if name not in (*shown, "dtype")}
+    parts += [f"{name.replace('_', '-')} {value}" for name, value in changed.items()]
+    parts += [] if "data" in shown else [f"{plan.data} data"]
     if plan.loader is not None and "feed" not in shown:
         parts += [f"{name} {getattr(plan.loader, name)}" for name in ("workers", "prefetch") if name not in shown]
     return ", ".join(parts)
@@ -149,10 +129,8 @@ def spaced(name: str) -> str:
 
 def _why(failure: Failed) -> str:
     signal = f" ({failure.signal})" if failure.signal and failure.signal not in failure.message else ""
-    hint = f" {failure.hint}" if failure.hint else ""
-    if failure.kind is FailureKind.CRASHED and failure.phase:
-        return f"In the phase '{failure.phase}': {failure.message}{signal}{hint}"
-    return f"{failure.message}{signal}{hint}"
+    phase = f"In the phase '{failure.phase}': " if failure.kind is FailureKind.CRASHED and failure.phase else ""
+    return f"{failure.kind.value}. {phase}{failure.message}{signal}{f' {failure.hint}' if failure.hint else ''}"
 
 
 def ceiling_table(cells: Sequence[Cell]) -> Table:
@@ -167,7 +145,7 @@ def ceiling_table(cells: Sequence[Cell]) -> Table:
         copied = copies.pop((plan.framework, str(plan.device)), None)
         flags = dict.fromkeys([*cell.flags, *(copied.flags if copied else ())])
         rows.append(
-            (plan.framework, cell.device, plan.settings.dtype.value, *_flops(cell), *_bytes(copied), ", ".join(flags))
+            (plan.framework, cell.device, plan.settings.dtype.value, *_rate(cell), *_rate(copied), ", ".join(flags))
         )
     return Table(
         headers=CEILING_HEADERS,
@@ -178,24 +156,16 @@ def ceiling_table(cells: Sequence[Cell]) -> Table:
     )
 
 
-def _flops(cell: Cell) -> tuple[str, str]:
-    if cell.failure:
-        return ("-", "")
-    (run, *_) = cell.completed
-    assert run.flops_per_sample is not None
-    return f"{figures(run.flops_per_sample * cell.samples_s / 1e9)} GFLOP/s", _interval(cell)
-
-
-def _bytes(cell: Cell | None) -> tuple[str, str]:
-    if cell is None:
-        return ("", "")
-    if cell.failure:
-        return ("-", "")
-    return f"{figures(copied_bytes(cell.plan.params) / cell.step_s / 1e9)} GB/s", _interval(cell)
-
-
-def _interval(cell: Cell) -> str:
-    return share(cell.interval.half_share) if cell.interval else "?"
+def _rate(cell: Cell | None) -> tuple[str, str]:
+    """The rate of a product or of a copy, and its interval."""
+    if cell is None or cell.failure:
+        return ("-" if cell else "", "")
+    interval = share(cell.interval.half_share) if cell.interval else "?"
+    if cell.plan.workload == COPY:
+        return f"{figures(copied_bytes(cell.plan.params) / cell.step_s / 1e9)} GB/s", interval
+    flops = cell.completed[0].flops_per_sample
+    assert flops is not None
+    return f"{figures(flops * cell.samples_s / 1e9)} GFLOP/s", interval
 
 
 def published_tables(cells: Sequence[Cell]) -> list[Table]:
@@ -214,15 +184,17 @@ def _published_table(workload: str, mode: Mode, theirs: list[PublishedFigure], o
     metric = theirs[0].metric
     names = list(theirs[0].params)
     # Only parameters that differ, in their tables or in ours, are worth a column.
-    keys = list(dict.fromkeys([*(_key(names, f.params) for f in theirs), *(_key_of(names, c) for c in ours)]))
-    keys = [key for key in keys if any(_key_of(names, cell) == key for cell in ours)] or keys
+    measured = [_key(names, cell.plan.params) for cell in ours]
+    keys = list(dict.fromkeys([*(_key(names, figure.params) for figure in theirs), *measured]))
+    keys = [key for key in keys if key in measured] or keys
     shown = [n for n in range(len(names)) if len({key[n] for key in keys}) > 1] or list(range(len(names)))
     devices = list(dict.fromkeys(figure.device for figure in theirs))
     columns = list(dict.fromkeys(_column(cell) for cell in ours)) if metric in METRICS else []
     rows = []
     for key in keys:
-        published_here = {f.device: _theirs(f) for f in theirs if _key(names, f.params) == key}
-        ours_here = {_column(cell): _ours(cell) for cell in ours if _key_of(names, cell) == key}
+        here = [figure for figure in theirs if _key(names, figure.params) == key]
+        published_here = {one.device: "-" if one.value is None else f"{one.value:,g}" for one in here}
+        ours_here = {_column(cell): _ours(cell) for cell in ours if _key(names, cell.plan.params) == key}
         values = [*(ours_here.get(column, "") for column in columns), *(published_here.get(d, "") for d in devices)]
         rows.append((*(key[n] for n in shown), *values))
     same = [f"{spaced(names[n])} {keys[0][n]}" for n in range(len(names)) if n not in shown]
@@ -232,17 +204,16 @@ def _published_table(workload: str, mode: Mode, theirs: list[PublishedFigure], o
         numeric=(True,) * (len(shown) + len(columns) + len(devices)),
         rows=tuple(rows),
         caption=", ".join([workload, mode.value, *same, label]),
-        notes=_published_notes(theirs, metric),
+        notes=(
+            *dict.fromkeys(f"* Published, not measured by us: {one.source}; {one.note}." for one in theirs),
+            "A hyphen means out of memory; what is empty was not run or not published.",
+            *(
+                []
+                if metric in METRICS
+                else ["It counts more than training steps, so no measured figure stands beside it."]
+            ),
+        ),
     )
-
-
-def _published_notes(theirs: list[PublishedFigure], metric: str) -> tuple[str, ...]:
-    sources = dict.fromkeys((figure.source, figure.note) for figure in theirs)
-    lines = [f"* Published, not measured by us: {source}; {note}." for source, note in sources]
-    lines.append("A hyphen means out of memory; what is empty was not run or not published.")
-    if metric not in METRICS:
-        lines.append("It counts more than training steps, so no measured figure stands beside it.")
-    return tuple(lines)
 
 
 def _column(cell: Cell) -> str:
@@ -259,13 +230,5 @@ def _ours(cell: Cell) -> str:
     return "-" if failure.kind.value == "out of memory" else failure.kind.value
 
 
-def _theirs(figure: PublishedFigure) -> str:
-    return "-" if figure.value is None else f"{figure.value:,g}"
-
-
-def _key(names: Sequence[str], params: dict[str, str]) -> tuple[str, ...]:
-    return tuple(params.get(name, "") for name in names)
-
-
-def _key_of(names: Sequence[str], cell: Cell) -> tuple[str, ...]:
-    return tuple(word(cell.plan.params[name]) if name in cell.plan.params else "" for name in names)
+def _key(names: Sequence[str], params: Mapping[str, Scalar]) -> tuple[str, ...]:
+    return tuple(word(params[name]) if name in params else "" for name in names)

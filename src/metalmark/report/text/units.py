@@ -1,14 +1,16 @@
-"""Numbers as people read them: three figures, a unit, never more precision than was measured."""
+"""Numbers as people read them: three figures, a unit, never more precision than was measured. And `grouped`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
 from metalmark.model.run import Absent
 
 Known = TypeVar("Known")
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
@@ -100,3 +102,11 @@ def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | N
         return BARS[3] * len(shown)
     top = len(BARS) - 1
     return "".join(BARS[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """The items of each key, both in the order in which they come."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups
