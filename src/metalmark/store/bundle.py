@@ -15,9 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.model.codec import UNREADABLE, AnyRun, decode, decode_export, encode
+from metalmark.model.codec import UNREADABLE, AnyRun, decode, decode_export, encode, refuse_newer
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.run import SCHEMA, Run, Telemetry
+from metalmark.model.run import SCHEMA, Run
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.store.personal import look, without
@@ -35,7 +35,6 @@ MOST_SHOWN = 5
 MAKE_ONE = "Make one with `metalmark runs export --bundle FILE`."
 
 Names = Mapping[str, Sequence[str]]
-NONE: Names = {}
 LARGEST = 2**53
 """What a program in any language reads as the same number."""
 
@@ -64,7 +63,7 @@ class _Format(msgspec.Struct, frozen=True):
     schema: int = 0
 
 
-def encode_bundle(runs: Iterable[Run], *, names: Names = NONE, scrubs: bool = False) -> bytes:
+def encode_bundle(runs: Iterable[Run], *, names: Names | None = None, scrubs: bool = False) -> bytes:
     """Refuse personal data, saying where it stands; with `scrubs`, put plain words in its place."""
     chosen = sorted({run.id: run for run in runs}.values(), key=lambda one: (one.started_at, one.id))
     if not chosen:
@@ -72,21 +71,15 @@ def encode_bundle(runs: Iterable[Run], *, names: Names = NONE, scrubs: bool = Fa
     if scrubs:
         chosen = [without(run) for run in chosen]
     _refuse_personal(chosen, "--scrub puts plain words there." if not scrubs else "")
-    kept = {name: sorted(runs) for name, runs in sorted(names.items())}
+    kept = {name: sorted(runs) for name, runs in sorted((names or {}).items())}
     raw = [encode(record) for record in chosen]
     if sum(map(len, raw)) > MOST_BYTES:
         raise UsageError(
             f"{len(raw)} runs are more than a bundle holds ({MOST_BYTES >> 20} MiB).",
             hint="Name fewer runs, and make several bundles.",
         )
-    document = BundleFile(
-        format=FORMAT,
-        bundle=VERSION,
-        schema=SCHEMA,
-        sha256=digest(raw, kept),
-        names=kept,
-        records=[msgspec.Raw(one) for one in raw],
-    )
+    told, records = digest(raw, kept), [msgspec.Raw(one) for one in raw]
+    document = BundleFile(format=FORMAT, bundle=VERSION, schema=SCHEMA, sha256=told, names=kept, records=records)
     packer = zlib.compressobj(6, wbits=31)  # gzip's own header, without a time: the same runs, the same bytes
     return packer.compress(msgspec.json.encode(document)) + packer.flush()
 
@@ -94,7 +87,12 @@ def encode_bundle(runs: Iterable[Run], *, names: Names = NONE, scrubs: bool = Fa
 def decode_bundle(data: bytes, *, source: str) -> Bundle:
     """Check everything before anything is believed: size, form, versions, hash, each run, names."""
     plain = unpack(data, source=source)
-    _refuse_newer(plain, source)
+    # Before the whole is read by its type: a newer form may have another one.
+    head = _format(plain)
+    if head.format != FORMAT:
+        raise FormatError(f"{source} is not a bundle of Metalmark.", hint=MAKE_ONE)
+    refuse_newer(head.bundle, VERSION, source, what="bundle version", hint=MAKE_ONE)
+    refuse_newer(head.schema, SCHEMA, source, hint=MAKE_ONE)
     try:
         file = msgspec.json.decode(plain, type=BundleFile)
         told = digest(file.records, file.names)
@@ -105,7 +103,9 @@ def decode_bundle(data: bytes, *, source: str) -> Bundle:
             f"{source} was altered: its contents have the hash {told[:12]}…, and it says {file.sha256[:12]}….",
             hint="Nothing was imported. Get it again from whoever made it.",
         )
-    if len(file.names) > MOST_NAMES or not all(map(_is_name, file.names)):
+    if len(file.names) > MOST_NAMES or any(
+        NAME.fullmatch(name) is None or name.lower() in RESERVED for name in file.names
+    ):
         raise FormatError(f"{source} holds names that no run can have.", hint=MAKE_ONE)
     runs = [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(file.records)]
     return Bundle(_refuse_damaged(runs, source), file.names, told)
@@ -115,7 +115,9 @@ def read_file(name: str) -> Bundle:
     """Read a bundle, or an export of `runs export`, whichever the file is."""
     path = Path(name)
     try:
-        if path.stat().st_size > (MOST_PACKED_BYTES if _packed(path) else MOST_BYTES * 2):
+        with path.open("rb") as file:
+            most_bytes = MOST_PACKED_BYTES if file.read(2) == GZIP else MOST_BYTES * 2
+        if path.stat().st_size > most_bytes:
             raise FormatError(f"{name} is larger than any bundle or export.", hint="Export fewer runs at a time.")
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: no file can have that name
@@ -151,35 +153,11 @@ def unpack(data: bytes, *, source: str) -> bytes:
     return plain
 
 
-def _refuse_newer(plain: bytes, source: str) -> None:
-    """Before the whole is read by its type: a newer form may have another one."""
-    head = _format(plain)
-    if head.format != FORMAT:
-        raise FormatError(f"{source} is not a bundle of Metalmark.", hint=MAKE_ONE)
-    for word, found, known in (("bundle version", head.bundle, VERSION), ("schema", head.schema, SCHEMA)):
-        if found > known:
-            raise FormatError(
-                f"{source} has {word} {found}; this Metalmark reads up to {known}.",
-                hint="A newer Metalmark wrote it: pip install --upgrade metalmark",
-            )
-        if found < 1:
-            raise FormatError(f"{source} has {word} {found}, which never existed.", hint=MAKE_ONE)
-
-
 def _format(data: bytes) -> _Format:
     try:
         return msgspec.json.decode(data, type=_Format)
     except UNREADABLE:
         return _Format()
-
-
-def _is_name(name: str) -> bool:
-    return NAME.fullmatch(name) is not None and name.lower() not in RESERVED
-
-
-def _packed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == GZIP
 
 
 def _refuse_personal(runs: Sequence[Run], hint: str) -> None:
@@ -201,7 +179,8 @@ def _refuse_damaged(runs: list[AnyRun], source: str) -> list[AnyRun]:
 
 def damage_of(run: AnyRun) -> str:
     """Why it can't be what a run left, though the schema allows it; empty for one that can."""
-    if any(len(series.at_s) != len(series.values) for one in _telemetry(run) for series in one.series):
+    readings = [one.telemetry for one in run.sessions] if isinstance(run, TrainingRun) else [run.telemetry]
+    if any(len(series.at_s) != len(series.values) for telemetry in readings for series in telemetry.series):
         return "a series has more values than times, or fewer"
     if isinstance(run, WatchedRun) and any(
         not len(curve.steps) == len(curve.at_s) == len(curve.values) for curve in run.curves
@@ -221,15 +200,8 @@ def damage_of(run: AnyRun) -> str:
             return "it has no block, or one that lasted no time"
     try:
         row = row_of(run)
+        figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
+        beyond = any(figure is not None and not figure < LARGEST for figure in figures)
     except ArithmeticError:
-        return "its figures are beyond any number"
-    figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
-    if any(figure is not None and not figure < LARGEST for figure in figures):
-        return "its figures are beyond any number"
-    return ""
-
-
-def _telemetry(run: AnyRun) -> list[Telemetry]:
-    if isinstance(run, TrainingRun):
-        return [session.telemetry for session in run.sessions]
-    return [run.telemetry]
+        beyond = True
+    return "its figures are beyond any number" if beyond else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -149,14 +150,10 @@ class LiveFile:
     def remove(self) -> None:
         self._misses = MOST_MISSES
         for path in (self._path, self._path.with_suffix(".part")):
-            try:
+            with suppress(OSError):
                 path.unlink(missing_ok=True)
-            except OSError:
-                continue
-        try:
+        with suppress(OSError):  # others run
             self._path.parent.rmdir()
-        except OSError:
-            return  # others run
 
 
 def live_folder(store: Path) -> Path:
@@ -199,10 +196,8 @@ def clear_left_behind(store: Path) -> None:
     for path in live_folder(store).glob("*.json"):
         status = read(path)
         if status is not None and not status.alive:
-            try:
+            with suppress(OSError):
                 path.unlink(missing_ok=True)
-            except OSError:
-                continue
 
 
 def decode(data: bytes) -> LiveStatus:

@@ -36,6 +36,14 @@ SERIAL = re.compile(
 )
 EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b", re.IGNORECASE)
 
+Patterns = dict[str, tuple[re.Pattern[str], str]]
+PATTERNS: Patterns = {
+    "a path": (PATH, r"\1"),
+    "a serial number": (SERIAL, "serial"),
+    "an e-mail address": (EMAIL, "address"),
+}
+"""What is looked for, and the plain word for each."""
+
 
 class Personal(msgspec.Struct, frozen=True, kw_only=True):
     """One place in one run, and what kind of thing stands there; never the thing itself."""
@@ -46,16 +54,13 @@ class Personal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(run: Run) -> list[Personal]:
-    everywhere, names = _patterns(), _names()
+    anything = {**PATTERNS, **_names()}
     found: list[Personal] = []
 
     def see(where: str, text: str) -> str:
-        patterns = everywhere if _of_the_system(where) else {**everywhere, **names}
-        found.extend(
-            Personal(run=run.id, where=where, what=what)
-            for what, (pattern, _) in patterns.items()
-            if pattern.search(text)
-        )
+        patterns = PATTERNS if _of_the_system(where) else anything
+        kinds = [what for what, (pattern, _) in patterns.items() if pattern.search(text)]
+        found.extend(Personal(run=run.id, where=where, what=what) for what in kinds)
         return text
 
     _mapped(msgspec.to_builtins(run), see)
@@ -64,19 +69,18 @@ def look(run: Run) -> list[Personal]:
 
 def without(run: R) -> R:
     """The same run with a plain word in place of each; paths are cut to their last part."""
-    everywhere = _cleaner(_patterns())
-    anything = _cleaner({**_patterns(), **_names()})
+    anything = {**PATTERNS, **_names()}
 
     def clean(where: str, text: str) -> str:
-        return (everywhere if _of_the_system(where) else anything)(text)
+        return _clean(text, PATTERNS if _of_the_system(where) else anything)
 
     return msgspec.convert(_mapped(msgspec.to_builtins(run), clean), type(run))
 
 
 def cleaned(value: Any) -> Any:
     """Any plain value, strings inside it included, with a plain word in place of each."""
-    clean = _cleaner({**_patterns(), **_names()})
-    return _mapped(value, lambda _, text: clean(text), where="value")
+    anything = {**PATTERNS, **_names()}
+    return _mapped(value, lambda _, text: _clean(text, anything), where="value")
 
 
 def _of_the_system(where: str) -> bool:
@@ -84,21 +88,12 @@ def _of_the_system(where: str) -> bool:
     return "machine" in where.split(".")[:-1]
 
 
-Patterns = dict[str, tuple[re.Pattern[str], str]]
-
-
-def _patterns() -> Patterns:
-    return {
-        "a path": (PATH, r"\1"),
-        "a serial number": (SERIAL, "serial"),
-        "an e-mail address": (EMAIL, "address"),
-    }
-
-
 def _names() -> Patterns:
     """Of this machine and whoever uses it; of others nobody here knows them."""
     found: Patterns = {}
-    for what, names, instead in (("the user's name", user_names(), "user"), ("the host's name", host_names(), "host")):
+    host = platform.node()
+    hosts = {name for name in (host, host.partition(".")[0]) if len(name) >= 4}
+    for what, names, instead in (("the user's name", user_names(), "user"), ("the host's name", hosts, "host")):
         telling = [name for name in names if name.lower() not in EVERYONES]
         if telling:
             words = "|".join(map(re.escape, sorted(telling, key=len, reverse=True)))
@@ -106,20 +101,10 @@ def _names() -> Patterns:
     return found
 
 
-def _cleaner(patterns: Patterns) -> Callable[[str], str]:
-    def clean(text: str) -> str:
-        for pattern, instead in patterns.values():
-            text = pattern.sub(instead, text)
-        return text
-
-    return clean
-
-
-def host_names() -> set[str]:
-    """This machine's, whole and without its domain."""
-    whole = platform.node()
-    names = {whole, whole.partition(".")[0]}
-    return {name for name in names if len(name) >= 4}
+def _clean(text: str, patterns: Patterns) -> str:
+    for pattern, instead in patterns.values():
+        text = pattern.sub(instead, text)
+    return text
 
 
 def _mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> Any:

@@ -10,7 +10,6 @@ import msgspec
 
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.plan import Plan
 from metalmark.model.run import Run
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
@@ -59,60 +58,47 @@ COLUMNS = Row.__struct_fields__
 
 def row_of(run: Run, folder: Path | None = None) -> Row:
     header = run.header
-    common: dict[str, Any] = {
-        "id": header.id,
-        "kind": header.kind.value,
-        "sweep": header.sweep,
-        "started_at": header.started_at,
-        "ending": header.ending,
-    }
-    if isinstance(run, BenchRun):
-        return Row(**common, **_bench_columns(run))
-    if isinstance(run, TrainingRun):
-        return Row(**common, **_training_columns(run, folder))
-    assert isinstance(run, WatchedRun)
-    return Row(**common, **_watch_columns(run))
-
-
-def _plan_columns(plan: Plan, placed_on: str | None) -> dict[str, Any]:
-    batch = plan.params.get("batch_size")
-    return {
+    columns: dict[str, Any] = {name: getattr(header, name) for name in ("id", "sweep", "started_at", "ending")}
+    columns["kind"] = header.kind.value
+    if isinstance(run, WatchedRun):
+        return Row(**columns, **_watch_columns(run))
+    assert isinstance(run, BenchRun | TrainingRun)
+    plan, batch = run.plan, run.plan.params.get("batch_size")
+    columns |= {
+        "cell": run.cell,
+        "repeat": run.repeat,
         "workload": plan.workload,
         "framework": plan.framework,
-        "device": placed_on or str(plan.device),
+        "device": str(plan.device),
         "mode": plan.mode.value,
         "batch_size": batch if isinstance(batch, int) else None,
         "dtype": plan.settings.dtype.value,
     }
+    return Row(**columns | (_bench_columns(run) if isinstance(run, BenchRun) else _training_columns(run, folder)))
 
 
 def _bench_columns(run: BenchRun) -> dict[str, Any]:
-    columns: dict[str, Any] = {"cell": run.cell, "repeat": run.repeat}
     outcome = run.outcome
     if not isinstance(outcome, Completed):
-        return {**columns, **_plan_columns(run.plan, None)}
+        return {}
+    device = outcome.placed_on or str(run.plan.device)
     step_s = median([block.elapsed_s / block.steps for block in outcome.measurement.blocks])
-    columns |= {"step_s": step_s, "samples_s": outcome.samples_per_step / step_s}
-    return {**columns, **_plan_columns(run.plan, outcome.placed_on)}
+    return {"device": device, "step_s": step_s, "samples_s": outcome.samples_per_step / step_s}
 
 
 def _training_columns(run: TrainingRun, folder: Path | None) -> dict[str, Any]:
     from metalmark.training.derived import best, overall_samples_s
 
     top, samples_s = best(run.epochs), overall_samples_s(run.epochs)
-    name = ""
+    columns: dict[str, Any] = {"device": run.setting.placed_on} if run.setting and run.setting.placed_on else {}
     if folder is not None:
-        shown = f"{folder.parent.name}/{folder.name}" if run.sweep else folder.name
-        name = storable(shown)
+        columns["name"] = storable(f"{folder.parent.name}/{folder.name}" if run.sweep else folder.name)
+        columns["folder"] = os.fsencode(folder)
     return {
-        "cell": run.cell,
-        "repeat": run.repeat,
-        "name": name,
+        **columns,
         "samples_s": samples_s if isinstance(samples_s, float) else None,
         "epochs": len(run.epochs),
         "accuracy": top.accuracy if top is not None else None,
-        "folder": None if folder is None else os.fsencode(folder),
-        **_plan_columns(run.plan, run.setting.placed_on if run.setting is not None else None),
     }
 
 

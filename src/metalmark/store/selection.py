@@ -44,8 +44,11 @@ class Selection(Struct, frozen=True, kw_only=True):
 def select(query: str, store: Store, *, files: bool = True) -> Selection:
     """Resolve one query. `files`: whether it may name a file or folder, which a page on the web may not."""
     files = files and query not in ("", LAST)
-    if files and (selection := _in_folder(query, store) or _in_file(query)) is not None:
+    if files and (selection := _in_folder(query, store)) is not None:
         return selection
+    # A file by its ending alone: any other file of that name must not hide a run, a sweep or a name.
+    if files and query.endswith(FILE_ENDINGS) and os.path.isfile(query):
+        return _read_file(query)
     named = store.rows_named(query)
     rows = named if named is not None else store.rows_of_last() if query == LAST else store.rows_called(query)
     if not rows:
@@ -104,11 +107,6 @@ def _in_folder(query: str, store: Store) -> Selection | None:
     runs = tuple(read_training(folder.resolve()) for folder in folders)
     rows = tuple(store.rows_of([run.id for run in runs]))
     return Selection(query=query, runs=runs, run_folders=tuple(folders), rows=rows)
-
-
-def _in_file(query: str) -> Selection | None:
-    """A file by its ending alone: any other file of that name must not hide a run, a sweep or a name."""
-    return _read_file(query) if query.endswith(FILE_ENDINGS) and os.path.isfile(query) else None
 
 
 def _read_file(query: str) -> Selection:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -24,6 +23,7 @@ from metalmark.store.row import COLUMNS, RECORD, Row, read_training, storable
 
 WAIT_S = 5.0
 ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
+UNTOUCHED = f"It was left as it is. {ELSEWHERE}"
 LIST_THEM = "`metalmark runs list` shows what is stored."
 MOST_WORDS, MOST_NAMED = 8, 500
 SEARCHED = ("workload", "framework", "device", "mode", "dtype", "ending", "id", "sweep", "started_at", "name", "kind")
@@ -65,18 +65,15 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     # Writing
 
     def add_sweep(self, sweep: Sweep) -> None:
+        values = sweep.id, sweep.created_at, msgspec.json.encode(sweep)
         with self._writing() as connection:
-            connection.execute(
-                "INSERT INTO sweeps VALUES (?, ?, ?)", (sweep.id, sweep.created_at, msgspec.json.encode(sweep))
-            )
+            connection.execute("INSERT INTO sweeps VALUES (?, ?, ?)", values)
 
     def add(self, run: Run) -> None:
         self.add_all([run])
@@ -112,7 +109,11 @@ class Store:
 
     def name(self, name: str, ids: Sequence[str], *, add: bool = False) -> None:
         """From now on the name stands for these runs or sweeps alone; with `add`, for these too."""
-        check_name(name)
+        if name.lower() in RESERVED:
+            raise UsageError(f"{name!r} has a meaning of its own.", hint="Choose another name.")
+        if not NAME.fullmatch(name):
+            hint = "Take letters, digits, points, hyphens and underscores, 64 at most."
+            raise UsageError(f"{name!r} can't be a name.", hint=hint)
         with self._writing() as connection:
             taken = connection.execute("SELECT 1 FROM runs WHERE id = ? OR sweep = ? LIMIT 1", (name, name)).fetchone()
             if taken:
@@ -131,10 +132,8 @@ class Store:
     def rows(self, *, limit: int | None = None, sweep: str | None = None) -> list[Row]:
         """Return the newest rows, the newest last."""
         where, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
-        found = self._rows(
-            f"{where} ORDER BY started_at DESC, id DESC LIMIT ?", *values, -1 if limit is None else limit
-        )
-        return found[::-1]
+        most = -1 if limit is None else limit
+        return self._rows(f"{where} ORDER BY started_at DESC, id DESC LIMIT ?", *values, most)[::-1]
 
     def count(self) -> int:
         with self._explained():
@@ -180,9 +179,7 @@ class Store:
     def rows_of_last(self) -> list[Row]:
         """Return the rows of what the newest command made: its sweep, or its one run."""
         newest = self._rows("ORDER BY started_at DESC, id DESC LIMIT 1")
-        if not newest or not newest[0].sweep:
-            return newest
-        return self.rows_of_sweep(newest[0].sweep)
+        return self.rows_of_sweep(newest[0].sweep) if newest and newest[0].sweep else newest
 
     def rows_called(self, query: str) -> list[Row]:
         """Return the rows of a sweep, of an id, of a watched run's or a training folder's name, or of the only id that
@@ -245,9 +242,8 @@ class Store:
         """Return a sweep by its id, by the beginning of it, or `last`."""
         where, values = ("", ()) if query == "last" else ("WHERE id >= ? AND id < ?", _range(query))
         with self._explained():
-            found = self._connection.execute(
-                f"SELECT id, body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2", values
-            ).fetchall()
+            statement = f"SELECT id, body FROM sweeps {where} ORDER BY created_at DESC LIMIT 2"
+            found = self._connection.execute(statement, values).fetchall()
         if not found:
             what = "There is no sweep yet" if query == "last" else f"There is no sweep {query!r}"
             raise UsageError(f"{what} in {self.path}.", hint=LIST_THEM)
@@ -262,8 +258,9 @@ class Store:
     def _run(self, row: Row, body: bytes | None) -> AnyRun:
         # A training that runs, or whose command was killed, is further on in its folder than in the store.
         if body is None or row.ending in UNFINISHED:
-            run = _in_folder(row)
-            if run is not None:
+            # None where the folder is gone, or holds another one.
+            run = read_training(row.path) if row.path is not None and os.path.isfile(row.path / RECORD) else None
+            if run is not None and run.id == row.id:
                 return run
         if body is None:
             raise UsageError(
@@ -296,25 +293,24 @@ class Store:
         if exists and self.path.is_dir():
             raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
         if not readonly:
-            _make_folder(self.path)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                what = f"The store's folder {self.path.parent} can't be made: {error.strerror}."
+                raise StoreError(what, hint=ELSEWHERE) from error
         # WAL writes beside the file, so its folder must be writable too.
         needed = [self.path, self.path.parent] if exists else [self.path.parent]
         writable = all(os.access(path, os.W_OK) for path in needed)
-        connection = self._connect(writable, readonly)
+        if not writable and not readonly:
+            raise StoreError(f"The store {self.path} can't be used: it is read-only.", hint=ELSEWHERE)
+        # A WAL file needs its neighbours to be writable even to read; nobody writes this one, so read it as it is.
+        uri = f"{self.path.resolve().as_uri()}?{'mode=rwc' if writable else 'immutable=1'}"
+        connection = sqlite3.connect(uri, uri=True, timeout=self._wait_s, isolation_level=None)
         try:
             return self._recognised(connection, writable)
         except BaseException:
             connection.close()
             raise
-
-    def _connect(self, writable: bool, readonly: bool) -> sqlite3.Connection:
-        uri = self.path.resolve().as_uri()
-        if writable:
-            return sqlite3.connect(f"{uri}?mode=rwc", uri=True, timeout=self._wait_s, isolation_level=None)
-        if not readonly:
-            raise StoreError(f"The store {self.path} can't be used: it is read-only.", hint=ELSEWHERE)
-        # A WAL file needs its neighbours to be writable even to read; nobody writes this one, so read it as it is.
-        return sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=self._wait_s, isolation_level=None)
 
     def _recognised(self, connection: sqlite3.Connection, writable: bool) -> sqlite3.Connection:
         """Take a store of this version, bring an older one up to date, make an empty file one; refuse anything else
@@ -326,19 +322,14 @@ class Store:
         if application == 0 and tables == 0:
             return _created(connection, wait_s=self._wait_s)
         if application != schema.APPLICATION_ID:
-            raise StoreError(
-                f"{self.path} is a SQLite file of another program.", hint=f"It was left as it is. {ELSEWHERE}"
-            )
+            raise StoreError(f"{self.path} is a SQLite file of another program.", hint=UNTOUCHED)
         if version > schema.VERSION:
             raise StoreError(
                 f"The store {self.path} has version {version}; this Metalmark knows up to {schema.VERSION}.",
                 hint=f"A newer Metalmark wrote it: pip install --upgrade metalmark, or: {ELSEWHERE}",
             )
         if version < 1:
-            raise StoreError(
-                f"The store {self.path} has version {version}, which never existed.",
-                hint=f"It was left as it is. {ELSEWHERE}",
-            )
+            raise StoreError(f"The store {self.path} has version {version}, which never existed.", hint=UNTOUCHED)
         if version < schema.VERSION and not writable:
             copy = sqlite3.connect(":memory:", isolation_level=None)
             try:
@@ -379,30 +370,12 @@ _KNOWN: dict[str, tuple[str, str]] = {
     "disk is full": ("the disk is full", "Free some space; what was stored before is safe."),
     "disk i/o error": ("the disk gave an input/output error", f"Check the disk's space and health. {ELSEWHERE}"),
     "readonly": ("it is read-only", f"Give yourself the right to write it, or: {ELSEWHERE}"),
-    "not a database": ("it is not a SQLite file", f"It was left as it is. {ELSEWHERE}"),
+    "not a database": ("it is not a SQLite file", UNTOUCHED),
     "malformed": ("it is damaged", f"It was left as it is; keep a copy before repairing it. {ELSEWHERE}"),
-    "no such table": ("it holds other tables than a store's", f"It was left as it is. {ELSEWHERE}"),
-    "no such column": ("it holds other tables than a store's", f"It was left as it is. {ELSEWHERE}"),
+    "no such table": ("it holds other tables than a store's", UNTOUCHED),
+    "no such column": ("it holds other tables than a store's", UNTOUCHED),
     "unable to open": ("it can't be opened or made there", f"Check that its folder exists and is yours. {ELSEWHERE}"),
 }
-
-
-def check_name(name: str) -> str:
-    if name.lower() in RESERVED:
-        raise UsageError(f"{name!r} has a meaning of its own.", hint="Choose another name.")
-    if not NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} can't be a name.", hint="Take letters, digits, points, hyphens and underscores, 64 at most."
-        )
-    return name
-
-
-def _in_folder(row: Row) -> TrainingRun | None:
-    """Return the training as its folder has it; None where that is gone, or holds another one."""
-    if row.path is None or not os.path.isfile(row.path / RECORD):
-        return None
-    run = read_training(row.path)
-    return run if run.id == row.id else None
 
 
 def _created(connection: sqlite3.Connection, *, wait_s: float) -> sqlite3.Connection:
@@ -436,12 +409,3 @@ def _range(beginning: str) -> tuple[str, str]:
     """Return the range of ids that begin so, which an index serves; an empty one for what is in no id."""
     is_part = beginning.isalnum() and beginning.isascii()
     return (beginning.lower(), beginning.lower() + "~") if is_part else ("", "")
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"The store's folder {path.parent} can't be made: {error.strerror}.", hint=ELSEWHERE
-        ) from error
