@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from contextlib import AbstractContextManager, nullcontext
 
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Sweep
-from metalmark.runner.events import Event
+from metalmark.runner.events import Listener
 from metalmark.training.folder import Request
 
-
-class Display(Protocol):
-    """A listener that is open while the sweep or the training runs."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def __call__(self, event: Event) -> None: ...
-
-
-class Silent:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-    def __call__(self, event: Event) -> None: ...
+Display = AbstractContextManager[Listener]
+"""Gives a listener, which is open while the sweep or the training runs."""
 
 
 def make_display(
@@ -39,7 +23,7 @@ def make_display(
     `watch` adds throughput, clocks, power, temperatures and memory as they change.
     """
     if quiet:
-        return Silent()
+        return nullcontext(lambda _: None)
     from metalmark.display.notebook import NotebookView, in_notebook
     from metalmark.display.status import Overview
     from metalmark.display.terminal import LiveView, LogLines

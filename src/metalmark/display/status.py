@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Plan, Sweep
+from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, RunKind, now_utc
 from metalmark.report.text.run_tables import summary
 from metalmark.report.text.units import duration, figures, seconds, share
@@ -132,7 +132,7 @@ class Overview:
         again = f", repeat {event.repeat + 1} of {repeats}" if repeats > 1 else ""
         self.label, self.phase, self.detail, self.share = f"{event.plan.label}{again}", "starting", "", None
         self.history, self.sampler, self._step_before = History(self._points), None, None
-        self._samples_per_step = samples_per_step(event.plan)
+        self._samples_per_step = int(event.plan.params.get("batch_size", 1))
         if event.run is not None:
             self.done, self.total = len(event.run.epochs), event.run.goal.epochs
         self._remaining.start()
@@ -219,10 +219,6 @@ class LiveStatusFile:
                 ended=tuple(overview.ended[-MOST_ENDED:]),
             )
         )
-
-
-def samples_per_step(plan: Plan) -> int:
-    return int(plan.params.get("batch_size", 1))
 
 
 def result_line(run: BenchRun) -> str:

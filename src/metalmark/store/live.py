@@ -17,7 +17,6 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 from msgspec import Meta, Struct
 
-from metalmark.errors import FormatError
 from metalmark.model.run import Count, Identifier, Moment, RunKind
 
 SCHEMA = 2
@@ -182,11 +181,15 @@ def read(path: Path) -> LiveStatus | None:
     try:
         if path.stat().st_size > MOST_BYTES:
             return None
-        status = decode(path.read_bytes())
-        if not status.alive and status.silent_s > FORGET_S:
+        status = msgspec.json.decode(path.read_bytes(), type=LiveStatus)
+        if status.silent_s > FORGET_S and not status.alive:
             path.unlink(missing_ok=True)
             return None
-    except (OSError, FormatError):
+    except (
+        OSError,
+        RecursionError,
+        ValueError,
+    ):  # ValueError: msgspec's, too, or a moment that never was
         return None
     return status
 
@@ -198,12 +201,3 @@ def clear_left_behind(store: Path) -> None:
         if status is not None and not status.alive:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
-
-
-def decode(data: bytes) -> LiveStatus:
-    try:
-        status = msgspec.json.decode(data, type=LiveStatus)
-        datetime.fromisoformat(status.updated_at)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise FormatError(f"not a live status of this version: {error}") from error
-    return status
