@@ -16,10 +16,9 @@ import pytest
 
 from metalmark.model.run import Absent, Telemetry
 from metalmark.telemetry.base import Reading, Sensor, SensorLostError, Unit
-from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.macmon import MacmonSensor
 from metalmark.telemetry.sampler import Sampler
-from tests.telemetry.fakes import MACMON, POWERMETRICS, macmon, powermetrics
+from tests.telemetry.fakes import MACMON, POWERMETRICS, FakeSensor, macmon, powermetrics
 
 PATIENCE_S = 60.0
 SILENCE_S = 0.5

@@ -18,14 +18,13 @@ from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Sensor, Unit
 from metalmark.telemetry.battery import BatterySensor, MacBatterySensor, ThermalSensor
 from metalmark.telemetry.cpu import ClockSensor, RaplSensor
-from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.nvidia import NvidiaSensor
 from metalmark.telemetry.process import ProcessSensor
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import AppleSensor, default_sensors
 from metalmark.telemetry.system import PagingSensor, SystemSensor
 from metalmark.telemetry.zeus import ZeusSensor
-from tests.telemetry.fakes import MacTools, ZeusMonitor, ZeusWindows, macmon, on_metal, powermetrics
+from tests.telemetry.fakes import FakeSensor, MacTools, ZeusMonitor, ZeusWindows, macmon, on_metal, powermetrics
 
 PATIENCE_S = 60.0
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metalmark.machine import apple, cpu
 from metalmark.machine.apple import parse_sysctl
 from metalmark.machine.cgroup import in_container
-from metalmark.machine.identity import describe_python, python_build
+from metalmark.machine.identity import describe_python, identify
 
 SAMPLES = Path(__file__).parents[2].parent / "shared" / "samples"
 
@@ -119,5 +119,7 @@ def test_a_free_threaded_python_says_so() -> None:
 
 
 def test_this_python() -> None:
-    assert " for " in python_build()
-    assert "/" not in python_build()
+    build = identify().python_build
+    assert build is not None
+    assert " for " in build
+    assert "/" not in build

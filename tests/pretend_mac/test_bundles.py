@@ -10,7 +10,7 @@ import pytest
 
 from metalmark.doctor.bundle import DoctorBundle, make_bundle
 from metalmark.doctor.scene import Scene
-from metalmark.machine.apple import BATTERY, DISPLAYS
+from metalmark.machine.apple import COMMANDS, DISPLAYS
 from metalmark.machine.tools import Printed
 from metalmark.model.run import Absent, Telemetry
 from tests.conftest import Cli
@@ -54,7 +54,9 @@ def test_displays_and_batteries_lose_their_numbers(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("USER", "patricia")
     answers = {
         DISPLAYS: json.dumps({"SPDisplaysDataType": [DISPLAY]}),
-        BATTERY: "Now drawing from 'AC Power'\n -InternalBattery-0 (id=23068771)\t100%; charged; patricia\n",
+        COMMANDS[
+            "pmset -g batt"
+        ]: "Now drawing from 'AC Power'\n -InternalBattery-0 (id=23068771)\t100%; charged; patricia\n",
     }
 
     def ask(argv: tuple[str, ...], _: float) -> Printed | Absent:
@@ -70,7 +72,7 @@ def test_displays_and_batteries_lose_their_numbers(monkeypatch: pytest.MonkeyPat
         assert personal not in text
     found = {answer.argv: answer for answer in bundle.answers}
     assert "sppci_cores" in found[DISPLAYS].stdout
-    assert "100%; charged" in found[BATTERY].stdout
+    assert "100%; charged" in found[COMMANDS["pmset -g batt"]].stdout
     hung = [answer for answer in bundle.answers if answer.status == -1]
     assert hung
     assert all("no answer" in answer.stderr for answer in hung)

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from metalmark.model.run import Absent, Series
 from metalmark.telemetry.base import MEASURED, MODELLED
-from metalmark.telemetry.energy import Energy, by_counter, by_power, energy_of, parts_of
+from metalmark.telemetry.energy import COUNTER, TRAPEZOID, Energy, energy_by, energy_of, parts_of
+
+
+def by_counter(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
+    return energy_by(series, COUNTER, begin_s, end_s)
+
+
+def by_power(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
+    return energy_by(series, TRAPEZOID, begin_s, end_s)
+
 
 TICKS = tuple(n * 0.2 for n in range(101))
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from metalmark.model.run import Absent, Telemetry
 from metalmark.telemetry.base import Reading, Unit
-from metalmark.telemetry.fake import HANG, FakeSensor
 from metalmark.telemetry.sampler import Sampler, next_tick
+from tests.telemetry.fakes import HANG, FakeSensor
 
 HZ = 200.0
 PATIENCE_S = 60.0

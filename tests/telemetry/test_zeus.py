@@ -9,10 +9,9 @@ import pytest
 from metalmark.model.run import Absent
 from metalmark.telemetry import zeus
 from metalmark.telemetry.base import Reading, Unit
-from metalmark.telemetry.fake import FakeSensor
 from metalmark.telemetry.sensors import AppleSensor
 from metalmark.telemetry.zeus import ZeusSensor
-from tests.telemetry.fakes import ZeusMonitor, ZeusWindows, on_metal
+from tests.telemetry.fakes import FakeSensor, ZeusMonitor, ZeusWindows, on_metal
 
 
 def read(sensor: ZeusSensor) -> dict[str, float | Absent]:

@@ -10,16 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from metalmark.doctor.scene import Swap
-from metalmark.machine.apple import (
-    COMMANDS,
-    SYSCTL_KEYS,
-    macos_version,
-    parse_free_memory,
-    parse_heat,
-    parse_low_power,
-    parse_power,
-    parse_sysctl,
-)
+from metalmark.machine import apple
 from metalmark.machine.tools import run_tool, to_count
 from metalmark.model.run import Absent
 
@@ -43,11 +34,11 @@ def ask(tool: MacTool, run: Run = run_tool, timeout_s: float = TOOL_S) -> dict[s
 
 
 def read_sysctl(text: str) -> dict[str, Any] | Absent:
-    values = {key: value for key, value in parse_sysctl(text).items() if key in SYSCTL_KEYS}
+    values = {key: value for key, value in apple.parse_sysctl(text).items() if key in apple.SYSCTL_KEYS}
     if not values:
         return _unreadable("none of the keys it was asked for")
     found: dict[str, Any] = {"sysctl": values, "memory_bytes": to_count(values.get("hw.memsize"))}
-    found["macos"] = macos_version(values)
+    found["macos"] = apple.macos_version(values)
     if "vm.swapusage" in values:
         found["swap"] = parse_swap(values["vm.swapusage"])
     return found
@@ -66,13 +57,13 @@ def read_field(field: str, parse: Callable[[str], object], lacking: str, text: s
     return _unreadable(lacking) if value is None else {field: value}
 
 
-read_pressure = partial(read_field, "memory_free_percent", parse_free_memory, "no free percentage")
-read_battery = partial(read_field, "power", parse_power, "no source of power")
-read_heat = partial(read_field, "heat", parse_heat, "neither a level nor a note that there is none")
+read_pressure = partial(read_field, "memory_free_percent", apple.parse_free_memory, "no free percentage")
+read_battery = partial(read_field, "power", apple.parse_power, "no source of power")
+read_heat = partial(read_field, "heat", apple.parse_heat, "neither a level nor a note that there is none")
 
 
 def read_settings(text: str) -> dict[str, Any] | Absent:
-    low_power = parse_low_power(text)
+    low_power = apple.parse_low_power(text)
     if low_power is not None:
         return {"low_power": low_power}
     return {} if "power settings" in text or "Currently in use" in text else _unreadable("no power settings")
@@ -86,7 +77,7 @@ PARSERS: dict[str, Callable[[str], dict[str, Any] | Absent]] = {
     "pmset -g": read_settings,
 }
 
-TOOLS = tuple(MacTool(name=name, argv=COMMANDS[name], partial=name == "sysctl") for name in PARSERS)
+TOOLS = tuple(MacTool(name=name, argv=apple.COMMANDS[name], partial=name == "sysctl") for name in PARSERS)
 """What is asked here; `system_profiler` is asked for the machine's identity, and `vm_stat` says something only over
 time."""
 

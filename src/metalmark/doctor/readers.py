@@ -25,7 +25,7 @@ from metalmark.machine.cgroup import limits
 from metalmark.machine.cpu import logical_cores, visible_cores
 from metalmark.machine.nvidia import Nvml, with_nvml
 from metalmark.machine.steering import steering_variables
-from metalmark.machine.tools import to_count, to_name
+from metalmark.machine.tools import read_text, to_count, to_name
 from metalmark.model.run import Absent
 from metalmark.scrub import printable, scrub
 from metalmark.telemetry.system import SystemSensor
@@ -62,7 +62,7 @@ def read_process() -> dict[str, Any]:
     if sys.platform == "linux":
         found["shared_memory_bytes"] = _capacity(_SHARED_MEMORY)
         found["memory_free_percent"] = round(100 * memory.available / memory.total) if memory.total else None
-        found["swap"] = parse_meminfo(_text(_MEMINFO))
+        found["swap"] = parse_meminfo(read_text(_MEMINFO))
         found["power"] = _battery()
     return found
 
@@ -135,13 +135,6 @@ def _capacity(path: Path) -> int | None:
         return None
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def read_nvidia() -> Nvidia | Absent | None:
     """Return None without a driver; an Absent where there is one that does not answer."""
     found = with_nvml(describe_nvidia)
@@ -154,10 +147,7 @@ def read_nvidia() -> Nvidia | Absent | None:
 def describe_nvidia(nvml: Nvml) -> Nvidia:
     exact = nvml.knows("nvmlMemory_v2")
     gpus: list[NvidiaGpu] = []
-    for index in range(to_count(nvml.ask("nvmlDeviceGetCount")) or 0):
-        handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        if handle is None:
-            continue
+    for handle in nvml.gpus():
         # This form leaves out what the driver keeps for itself, more than half a GiB on a large GPU.
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, exact) if exact is not None else None
         memory = memory or nvml.ask("nvmlDeviceGetMemoryInfo", handle)

@@ -16,11 +16,7 @@ from metalmark.model.run import Absent, Gpu
 
 _LEVELS = 4
 """How many kinds of cores are asked for: no chip has more than three so far."""
-
-
-def _level_keys(*levels: int) -> tuple[str, ...]:
-    return tuple(f"hw.perflevel{level}.{field}" for level in levels for field in ("physicalcpu", "name"))
-
+_LEVEL_KEYS = [f"hw.perflevel{level}.{field}" for level in range(_LEVELS) for field in ("physicalcpu", "name")]
 
 # The surest first, because an older sysctl stops at the first key that it does not know.
 SYSCTL_KEYS = (
@@ -35,35 +31,28 @@ SYSCTL_KEYS = (
     "kern.hv_vmm_present",
     "sysctl.proc_translated",
     "hw.nperflevels",
-    *_level_keys(0, 1),
+    *_LEVEL_KEYS[:4],
     "iogpu.wired_limit_mb",
-    *_level_keys(*range(2, _LEVELS)),
+    *_LEVEL_KEYS[4:],
 )
 
 # By their full paths: a package manager's own sysctl would be found first, and /usr/sbin may not be searched.
 SYSCTL = ("/usr/sbin/sysctl", *SYSCTL_KEYS)
 """Exits 1 where one key is unknown, and prints the others: ask with `partial`."""
 DISPLAYS = ("/usr/sbin/system_profiler", "SPDisplaysDataType", "-json")
-MEMORY_PRESSURE = ("/usr/bin/memory_pressure", "-Q")
-BATTERY = ("/usr/bin/pmset", "-g", "batt")
-HEAT = ("/usr/bin/pmset", "-g", "therm")
-POWER_SETTINGS = ("/usr/bin/pmset", "-g")
-PAGING = ("/usr/bin/vm_stat",)
-
 COMMANDS: dict[str, tuple[str, ...]] = {
     "sysctl": SYSCTL,
     "system_profiler": DISPLAYS,
-    "memory_pressure -Q": MEMORY_PRESSURE,
-    "pmset -g batt": BATTERY,
-    "pmset -g therm": HEAT,
-    "pmset -g": POWER_SETTINGS,
-    "vm_stat": PAGING,
+    "memory_pressure -Q": ("/usr/bin/memory_pressure", "-Q"),
+    "pmset -g batt": ("/usr/bin/pmset", "-g", "batt"),
+    "pmset -g therm": ("/usr/bin/pmset", "-g", "therm"),
+    "pmset -g": ("/usr/bin/pmset", "-g"),
+    "vm_stat": ("/usr/bin/vm_stat",),
 }
 """Every command that answers and ends, under the name by which the doctor speaks of it."""
 
-_SYSCTL_S = 5.0
-_DISPLAYS_S = 5.0
-"""It takes a second when it is first asked, and has been seen to hang for ever."""
+_TOOL_S = 5.0
+"""`system_profiler` takes a second when it is first asked, and has been seen to hang for ever."""
 _UNREADABLE = Absent("its answer can't be read: there is no list of GPUs in it")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 _VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){0,2}")
@@ -103,12 +92,12 @@ class Heat(Struct, frozen=True, kw_only=True):
 def read_sysctl() -> dict[str, str]:
     """Return what this Mac is by sysctl; nothing where it does not answer. Cached: what changes, such as the swap
     in use, is not to be read from here."""
-    text = run_tool(SYSCTL, _SYSCTL_S, partial=True)
+    text = run_tool(SYSCTL, _TOOL_S, partial=True)
     return {} if isinstance(text, Absent) else parse_sysctl(text)
 
 
 def read_displays() -> tuple[Gpu, ...] | Absent:
-    text = run_tool(DISPLAYS, _DISPLAYS_S)
+    text = run_tool(DISPLAYS, _TOOL_S)
     return text if isinstance(text, Absent) else parse_displays(text)
 
 
@@ -140,20 +129,15 @@ def parse_displays(json_text: str) -> tuple[Gpu, ...] | Absent:
     return tuple(gpus)
 
 
-def levels(values: dict[str, str]) -> tuple[tuple[int, str], ...]:
-    """Return the kinds of cores, fastest first: how many, and the name the chip gives them ("Performance" and
-    "Efficiency", on an M5 Max "Super" and "Performance")."""
-    kinds: list[tuple[int, str]] = []
+def clusters(values: dict[str, str]) -> tuple[str, ...]:
+    """Return the kinds of cores, fastest first: how many, and the name the chip gives them ("8 Performance" and
+    "2 Efficiency", on an M5 Max "6 Super" and "12 Performance")."""
+    kinds: list[str] = []
     for level in range(_LEVELS):
         cores = to_count(values.get(f"hw.perflevel{level}.physicalcpu"))
         if cores:
-            kinds.append((cores, to_name(values.get(f"hw.perflevel{level}.name")) or f"level {level}"))
+            kinds.append(f"{cores} {to_name(values.get(f'hw.perflevel{level}.name')) or f'level {level}'}")
     return tuple(kinds)
-
-
-def clusters(values: dict[str, str]) -> tuple[str, ...]:
-    """Return the kinds of cores in words: ("8 Performance", "2 Efficiency")."""
-    return tuple(f"{cores} {name}" for cores, name in levels(values))
 
 
 def macos_version(values: dict[str, str]) -> str | None:

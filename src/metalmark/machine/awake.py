@@ -30,7 +30,12 @@ def kept_awake() -> Iterator[str]:
         yield helper if isinstance(helper, str) else ""
     finally:
         if not isinstance(helper, str):
-            _end(helper)
+            helper.terminate()
+            try:
+                helper.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                helper.kill()
+                helper.wait()
 
 
 def start_caffeinate() -> subprocess.Popen[bytes] | str:
@@ -47,12 +52,3 @@ def start_caffeinate() -> subprocess.Popen[bytes] | str:
         )
     except OSError as error:
         return f"Nothing keeps this Mac awake: caffeinate could not be started ({error.strerror or error})."
-
-
-def _end(helper: subprocess.Popen[bytes]) -> None:
-    helper.terminate()
-    try:
-        helper.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        helper.kill()
-        helper.wait()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.machine.tools import to_count
+from metalmark.machine.tools import read_text, to_count
 
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -28,12 +28,12 @@ def limits(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> Limits:
     """Return the tightest limits from this process's own group up to the root, since each of them applies."""
     cores: list[int] = []
     memory: list[int] = []
-    for folder in _folders(root, _text(membership)):
+    for folder in _folders(root, read_text(membership)):
         quota = _quota(folder)
         if quota is not None:
             cores.append(quota)
         for name in ("memory.max", "memory.limit_in_bytes"):
-            size = to_count(_text(folder / name))
+            size = to_count(read_text(folder / name))
             if size is not None:
                 memory.append(size)
     return Limits(cores=min(cores, default=None), memory_bytes=min(memory, default=None))
@@ -72,19 +72,11 @@ def _folders(root: Path, membership: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> int | None:
-    fields = _text(folder / "cpu.max").split() or [
-        _text(folder / "cpu.cfs_quota_us").strip(),
-        _text(folder / "cpu.cfs_period_us").strip(),
+    fields = read_text(folder / "cpu.max").split() or [
+        read_text(folder / "cpu.cfs_quota_us").strip(),
+        read_text(folder / "cpu.cfs_period_us").strip(),
     ]
     # "max" and -1 stand for no quota, and neither can be read as a count.
     quota_us, period_us = (to_count(field) for field in (*fields, "", "")[:2])
     # Half a core is still one core that threads can run on.
     return max(1, math.ceil(quota_us / period_us)) if quota_us and period_us else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        # Not mounted, not this version, or not readable by us: no limit that we could know of.
-        return ""

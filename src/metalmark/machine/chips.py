@@ -75,13 +75,11 @@ def _is(chip: Chip, words: list[str]) -> bool:
     """Return whether a driver's name is this chip's, and each word that is left over describes this variant: an
     "H100 NVL" or a "4090 Laptop GPU" is another chip."""
     own = _words(chip.name)
-    if words[: len(own)] != own:
-        return False
-    rest, variant = words[len(own) :], _words(chip.peak.variant)
-    if any(word not in _MOUNTS and not _MEMORY.fullmatch(word) for word in rest):
+    rest = words[len(own) :]
+    if words[: len(own)] != own or any(word not in _MOUNTS and not _MEMORY.fullmatch(word) for word in rest):
         return False
     mounts, sizes = _split(rest)
-    own_mounts, own_sizes = _split(variant)
+    own_mounts, own_sizes = _split(_words(chip.peak.variant))
     return mounts <= own_mounts and (not own_sizes or sizes <= own_sizes)
 
 

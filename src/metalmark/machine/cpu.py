@@ -18,51 +18,49 @@ _HEAD_BYTES = 16_384
 """The first processor's entry; on a large machine the whole file takes the kernel milliseconds to write."""
 
 # Arm servers print numbers instead of a name; these are the ones that GPUs and clouds come with.
-_ARM_PARTS = {
-    ("0x41", "0xd0c"): "Arm Neoverse N1",
-    ("0x41", "0xd40"): "Arm Neoverse V1",
-    ("0x41", "0xd49"): "Arm Neoverse N2",
-    ("0x41", "0xd4f"): "Arm Neoverse V2",
-    ("0x41", "0xd84"): "Arm Neoverse V3",
-    ("0x41", "0xd8e"): "Arm Neoverse N3",
-}
+_ARM = "0x41"
+_NEOVERSE = {"0xd0c": "N1", "0xd40": "V1", "0xd49": "N2", "0xd4f": "V2", "0xd84": "V3", "0xd8e": "N3"}
 
-# Our name for a feature, and what Linux calls it among the flags (x86) or Features (Arm) of /proc/cpuinfo.
-_LINUX_FLAGS = {
-    "avx2": {"avx2"},
-    "avx512": {"avx512f"},
-    "amx": {"amx_tile"},
-    "neon": {"asimd"},
-    "sve": {"sve"},
-    "sme": {"sme"},
-    "bf16": {"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"},
-    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
-    "int8": {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"},
-}
-
-# And its keys below hw.optional on a Mac, where the value is 1, or for AMX a version.
-_MAC_KEYS = {
-    "avx2": {"avx2_0"},
-    "avx512": {"avx512f"},
-    "amx": {"amx_version"},
-    "neon": {"AdvSIMD", "neon"},
-    "sme": {"arm.FEAT_SME"},
-    "bf16": {"arm.FEAT_BF16"},
-    "fp16": {"arm.FEAT_FP16", "neon_fp16"},
-    "int8": {"arm.FEAT_I8MM", "avx512vnni"},
+# Our name for a feature; what Linux calls it among the flags (x86) or Features (Arm) of /proc/cpuinfo; and its keys
+# below hw.optional on a Mac, where the value is 1, or for AMX a version.
+_FEATURES: dict[str, tuple[set[str], set[str]]] = {
+    "avx2": ({"avx2"}, {"avx2_0"}),
+    "avx512": ({"avx512f"}, {"avx512f"}),
+    "amx": ({"amx_tile"}, {"amx_version"}),
+    "neon": ({"asimd"}, {"AdvSIMD", "neon"}),
+    "sve": ({"sve"}, set()),
+    "sme": ({"sme"}, {"arm.FEAT_SME"}),
+    "bf16": ({"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"}, {"arm.FEAT_BF16"}),
+    "fp16": ({"avx512_fp16", "amx_fp16", "asimdhp"}, {"arm.FEAT_FP16", "neon_fp16"}),
+    "int8": ({"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"}, {"arm.FEAT_I8MM", "avx512vnni"}),
 }
 
 
 def parse_cpuinfo(text: str) -> str | None:
     """Return the processor's name from /proc/cpuinfo. `Serial`, which some boards print there, is not read."""
+    fields = _fields(text)
+    for key in ("model name", "Model", "Hardware", "cpu"):
+        name = to_name(fields.get(key))
+        if name:
+            return name
+    core = _NEOVERSE.get(fields.get("CPU part", "")) if fields.get("CPU implementer") == _ARM else None
+    return f"Arm Neoverse {core}" if core else None
+
+
+def flags_of(cpuinfo: str) -> set[str]:
+    """Return the flags of the first processor; the others have the same."""
+    fields = _fields(cpuinfo)
+    return set(fields.get("flags", fields.get("Features", "")).split())
+
+
+def _fields(cpuinfo: str) -> dict[str, str]:
+    """Return the fields of the first processor."""
     fields: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in cpuinfo.splitlines():
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip(), value.strip())
-    part = fields.get("CPU implementer", ""), fields.get("CPU part", "")
-    named = (to_name(fields.get(key)) for key in ("model name", "Model", "Hardware", "cpu"))
-    return next((name for name in named if name), None) or _ARM_PARTS.get(part)
+    return fields
 
 
 def cpuinfo() -> str:
@@ -72,10 +70,6 @@ def cpuinfo() -> str:
             return file.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:  # not a Linux
         return ""
-
-
-def chip() -> str:
-    return parse_cpuinfo(cpuinfo()) or to_name(os.uname().machine) or "unknown"
 
 
 def physical_cores() -> int | None:
@@ -123,25 +117,15 @@ def operating_system() -> str:
 
 def features_of_linux(cpuinfo: str) -> tuple[str, ...]:
     flags = flags_of(cpuinfo)
-    return tuple(name for name, words in _LINUX_FLAGS.items() if words & flags)
+    return tuple(name for name, (words, _) in _FEATURES.items() if words & flags)
 
 
 def features_of_mac(sysctl: dict[str, str]) -> tuple[str, ...]:
-    return tuple(
-        name for name, keys in _MAC_KEYS.items() if any(to_count(sysctl.get(f"hw.optional.{key}")) for key in keys)
-    )
+    present = {key for _, keys in _FEATURES.values() for key in keys if to_count(sysctl.get(f"hw.optional.{key}"))}
+    return tuple(name for name, (_, keys) in _FEATURES.items() if keys & present)
 
 
 def is_virtual_linux(cpuinfo: str) -> bool | None:
     """Return whether an x86 processor carries the hypervisor's flag; None on Arm, which has no such flag."""
     flags = flags_of(cpuinfo)
     return "hypervisor" in flags if "fpu" in flags else None
-
-
-def flags_of(cpuinfo: str) -> set[str]:
-    """Return the flags of the first processor; the others have the same."""
-    for line in cpuinfo.splitlines():
-        key, colon, value = line.partition(":")
-        if colon and key.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()

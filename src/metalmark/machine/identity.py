@@ -33,9 +33,9 @@ def identify() -> Machine:
 @cache
 def read_identity() -> Identity:
     """Describe this computer. Cached: it can't change while we run, and `system_profiler` first takes a second."""
-    bounds = limits()
+    bounds, cpuinfo = limits(), cpu.cpuinfo()
     machine = Machine(
-        chip=cpu.chip(),
+        chip=cpu.parse_cpuinfo(cpuinfo) or to_name(os.uname().machine) or "unknown",
         architecture=os.uname().machine,
         physical_cores=cpu.physical_cores(),
         logical_cores=cpu.logical_cores(),
@@ -43,10 +43,17 @@ def read_identity() -> Identity:
         memory_bytes=cpu.memory_bytes(bounds),
         os=cpu.operating_system(),
         gpus=nvidia.read_gpus(),
-        features=cpu.features_of_linux(cpu.cpuinfo()),
-        virtual_machine=cpu.is_virtual_linux(cpu.cpuinfo()),
+        features=cpu.features_of_linux(cpuinfo),
+        virtual_machine=cpu.is_virtual_linux(cpuinfo),
         container=in_container() if sys.platform == "linux" else None,
-        python_build=python_build(),
+        # One that was built for another processor is why Metal is absent.
+        python_build=describe_python(
+            implementation=platform.python_implementation(),
+            version=platform.python_version(),
+            built_for=sysconfig.get_platform(),
+            banner=sys.version,
+            free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        ),
     )
     failed_tools: dict[str, str] = {}
     if sys.platform == "darwin":
@@ -76,7 +83,8 @@ def as_mac(machine: Machine, sysctl: dict[str, str], gpus: tuple[Gpu, ...]) -> M
         os=f"macOS {version}" if version else machine.os,
         gpus=gpus or machine.gpus,
         clusters=apple.clusters(sysctl),
-        variant=_variant(gpus),
+        # Only Apple's GPUs say how many cores they have.
+        variant=next((f"{gpu.cores}-core GPU" for gpu in gpus if gpu.cores), None),
         features=cpu.features_of_mac(sysctl),
         virtual_machine=apple.is_virtual_mac(sysctl),
     )
@@ -92,19 +100,8 @@ def with_peaks(machine: Machine) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
-def python_build() -> str:
-    """Return which Python runs us and what it was built for: one built for another processor is why Metal is absent."""
-    return describe_python(
-        implementation=platform.python_implementation(),
-        version=platform.python_version(),
-        built_for=sysconfig.get_platform(),
-        banner=sys.version,
-        free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    )
-
-
 def describe_python(*, implementation: str, version: str, built_for: str, banner: str, free_threaded: bool) -> str:
-    """Put the parts into a line. The banner is read for its packager only: its compiler and date help nobody."""
+    """Return which Python runs us. The banner is read for its packager only: its compiler and date help nobody."""
     packager = _PACKAGER.search(banner)
     parts = [f"{implementation} {version} for {built_for}"]
     if free_threaded:
@@ -112,8 +109,3 @@ def describe_python(*, implementation: str, version: str, built_for: str, banner
     if packager:
         parts.append(f"packaged by {packager[1].strip()}")
     return to_name(", ".join(parts)) or "unknown"
-
-
-def _variant(gpus: tuple[Gpu, ...]) -> str | None:
-    """Return the number of GPU cores in words; only Apple's GPUs say how many they have."""
-    return next((f"{gpu.cores}-core GPU" for gpu in gpus if gpu.cores), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from metalmark.machine.tools import to_count, to_name
@@ -23,6 +23,13 @@ class Nvml:
             return getattr(self._library, function)(*arguments)
         except (self._library.NVMLError, AttributeError):
             return None
+
+    def gpus(self) -> Iterator[Any]:
+        """Give the handle of each GPU that answers."""
+        for index in range(to_count(self.ask("nvmlDeviceGetCount")) or 0):
+            gpu = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if gpu is not None:
+                yield gpu
 
     def knows(self, name: str) -> Any:
         return getattr(self._library, name, None)
@@ -53,10 +60,7 @@ def read_gpus() -> tuple[Gpu, ...]:
 def describe(nvml: Nvml) -> tuple[Gpu, ...]:
     driver = to_name(nvml.ask("nvmlSystemGetDriverVersion"))
     gpus: list[Gpu] = []
-    for index in range(nvml.ask("nvmlDeviceGetCount") or 0):
-        gpu = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        if gpu is None:
-            continue
+    for gpu in nvml.gpus():
         # A GPU that shares the host's memory has none of its own to report.
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", gpu)
         gpus.append(

@@ -22,7 +22,7 @@ LEAST_STEP_SHARE = 1e-3
 """The wall clock is kept right by running it a little faster or slower: over a long run that adds up to seconds."""
 
 
-class Gap(Struct, frozen=True, kw_only=True):
+class SleepGap(Struct, frozen=True, kw_only=True):
     """The time that `time.monotonic()` did not count."""
 
     slept_s: float
@@ -50,10 +50,10 @@ class SleepWatch:
     def __init__(self) -> None:
         self._asleep_s, self._wall_s, self._running_s = asleep_s(), time.time(), time.monotonic()
 
-    def gap(self) -> Gap:
+    def gap(self) -> SleepGap:
         """Return the time that was not counted since then."""
         elapsed_s = time.monotonic() - self._running_s
-        return Gap(
+        return SleepGap(
             # The two clocks are read one after the other, so the difference wavers by some microseconds.
             slept_s=max(0.0, round(asleep_s() - self._asleep_s, 3)),
             wall_gap_s=round(time.time() - self._wall_s - elapsed_s, 3),

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import IO
 
 from msgspec import Struct
@@ -54,21 +54,28 @@ def run_tool(argv: Sequence[str], timeout_s: float, *, partial: bool = False) ->
     return Absent(f"{tool} ended with status {printed.status}: {scrub(lines[-1])[:_REASON_CHARS]}")
 
 
-def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
-    """Return both outputs and the exit code, or the reason why the tool could not be started or did not end."""
-    tool = PurePath(argv[0]).name
+def start_tool(argv: Sequence[str]) -> subprocess.Popen[bytes] | Absent:
+    """Start a tool whose two outputs are pipes; files would fill the disk with an endless complaint."""
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **_ENVIRONMENT},
-            # A group of its own, so that a tool's helpers can be ended with it.
+            # A group of its own: Ctrl-C in the terminal is ours to handle, and a tool's helpers can be ended with it.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Absent(f"{tool} could not be started: {getattr(error, 'strerror', None) or error}")
+        reason = getattr(error, "strerror", None) or error
+        return Absent(f"{PurePath(argv[0]).name} could not be started: {reason}")
+
+
+def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
+    """Return both outputs and the exit code, or the reason why the tool could not be started or did not end."""
+    process = start_tool(argv)
+    if isinstance(process, Absent):
+        return process
     assert process.stdout is not None
     assert process.stderr is not None
     # Closed unread if need be: a helper process that left the group could hold them open for ever.
@@ -80,7 +87,7 @@ def ask_tool(argv: Sequence[str], timeout_s: float) -> Printed | Absent:
             raise
         if isinstance(printed, Absent):
             _end(process)
-            return Absent(f"{tool} {printed.reason}")
+            return Absent(f"{PurePath(argv[0]).name} {printed.reason}")
     out, err = (data.decode("utf-8", "replace") for data in printed)
     return Printed(status=process.returncode, out=out, err=err)
 
@@ -115,6 +122,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_REAP_S)
+
+
+def read_text(path: Path) -> str:
+    """Return what a small file of the system says; nothing where it is missing or not readable by us."""
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def to_count(value: object) -> int | None:

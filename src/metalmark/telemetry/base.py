@@ -79,8 +79,14 @@ def finite(value: object) -> float | None:
 
 def number(value: object) -> float | None:
     """Return a tool's figure if it is finite and not negative, else None."""
-    figure = finite(value)
-    return figure if figure is not None and figure >= 0 else None
+    known = finite(value)
+    return known if known is not None and known >= 0 else None
+
+
+def figure(name: str, unit: Unit, value: object, source: str | None = None, *, per: float = 1) -> list[Reading]:
+    """Return a tool's figure, divided by `per`, as one reading; none where it is not a number from 0 up."""
+    known = number(value)
+    return [] if known is None else [Reading(name=name, unit=unit, value=known / per, source=source)]
 
 
 class ReadInterval:

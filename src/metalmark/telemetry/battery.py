@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from metalmark.machine.apple import BATTERY, HEAT, POWER_SETTINGS, parse_heat, parse_low_power, parse_power
+from metalmark.machine.apple import COMMANDS, Heat, parse_heat, parse_low_power, parse_power
 from metalmark.machine.tools import run_tool
-from metalmark.telemetry.base import Reading, ReadInterval, Sensor, Unit
+from metalmark.telemetry.base import Reading, ReadInterval, Sensor, Unit, figure
 from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _PROFILE = Path("/sys/firmware/acpi/platform_profile")
@@ -38,9 +38,9 @@ class BatterySensor(Sensor):
         readings: list[Reading] = []
         battery = self._battery()
         if battery is not None:
-            readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=battery.percent))
+            readings += figure("battery_charge", Unit.PERCENT, battery.percent)
             if battery.power_plugged is not None:
-                readings.append(_state("on_battery", not battery.power_plugged, None))
+                readings.append(_state("on_battery", not battery.power_plugged))
         try:
             profile = self._profile.read_text().strip()
         except OSError:  # most machines have none
@@ -55,7 +55,7 @@ class MacBatterySensor(AnswerSensor):
     source = "pmset"
 
     def __init__(self, run: RunTool = run_tool) -> None:
-        super().__init__({BATTERY: parse_batt, POWER_SETTINGS: parse_settings}, run)
+        super().__init__({COMMANDS["pmset -g batt"]: parse_batt, COMMANDS["pmset -g"]: parse_settings}, run)
 
 
 class ThermalSensor(AnswerSensor):
@@ -68,7 +68,7 @@ class ThermalSensor(AnswerSensor):
     source = "pmset"
 
     def __init__(self, run: RunTool = run_tool) -> None:
-        super().__init__({HEAT: parse_therm}, run)
+        super().__init__({COMMANDS["pmset -g therm"]: parse_therm}, run)
 
 
 def _psutil_battery() -> Any:
@@ -81,27 +81,20 @@ def parse_batt(text: str) -> list[Reading]:
     power = parse_power(text)
     if power is None:
         return []
-    readings = [_state("on_battery", power.on_battery, None)]
-    if power.percent is not None:
-        readings.append(Reading(name="battery_charge", unit=Unit.PERCENT, value=power.percent))
-    return readings
+    return [_state("on_battery", power.on_battery), *figure("battery_charge", Unit.PERCENT, power.percent)]
 
 
 def parse_settings(text: str) -> list[Reading]:
     """Read `pmset -g`: the settings in force."""
     low_power = parse_low_power(text)
-    return [] if low_power is None else [_state("low_power_mode", low_power, None)]
+    return [] if low_power is None else [_state("low_power_mode", low_power)]
 
 
 def parse_therm(text: str) -> list[Reading]:
-    heat = parse_heat(text)
-    readings: list[Reading] = []
-    if heat is not None and heat.warning_level is not None:
-        readings.append(Reading(name="thermal_warning", unit=Unit.RATIO, value=float(heat.warning_level > 0)))
-    if heat is not None and heat.speed_limit_percent is not None:
-        readings.append(Reading(name="cpu_speed_limit", unit=Unit.PERCENT, value=heat.speed_limit_percent))
-    return readings
+    heat = parse_heat(text) or Heat()
+    warned = [] if heat.warning_level is None else [_state("thermal_warning", heat.warning_level > 0)]
+    return [*warned, *figure("cpu_speed_limit", Unit.PERCENT, heat.speed_limit_percent)]
 
 
-def _state(name: str, on: bool, source: str | None) -> Reading:
+def _state(name: str, on: bool, source: str | None = None) -> Reading:
     return Reading(name=name, unit=Unit.RATIO, value=float(on), source=source)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from metalmark.model.run import Absent, Series
 from metalmark.telemetry.base import MODELLED
 
+COUNTER, TRAPEZOID = "counter", "trapezoid"
 LEAST_INSIDE = 3
 LEAST_COVERED = 0.95
 LARGEST_GAP = 0.35
@@ -34,9 +35,9 @@ def energy_of(part: str, series: Iterable[Series], begin_s: float, end_s: float)
     """Return what `part` ("gpu0", "cpu", "system" ...) used between two moments of the series' clock."""
     found = {one.name: one for one in series if one.name in (f"{part}_energy", f"{part}_power")}
     reasons: list[str] = []
-    for name, method in ((f"{part}_energy", by_counter), (f"{part}_power", by_power)):
+    for name, method in ((f"{part}_energy", COUNTER), (f"{part}_power", TRAPEZOID)):
         if name in found:
-            energy = method(found[name], begin_s, end_s)
+            energy = energy_by(found[name], method, begin_s, end_s)
             if isinstance(energy, Energy):
                 return energy
             reasons.append(f"{name}: {energy.reason}")
@@ -50,30 +51,34 @@ def parts_of(series: Iterable[Series]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parts))
 
 
-def by_counter(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
+def energy_by(series: Series, method: str, begin_s: float, end_s: float) -> Energy | Absent:
+    ends = _covered(series, begin_s, end_s)
+    if isinstance(ends, Absent):
+        return ends
+    measure = _by_counter if method == COUNTER else _by_power
+    joules = measure(series, *ends, end_s - begin_s)
+    if isinstance(joules, Absent):
+        return joules
+    # The little that lies beyond the readings is assumed to be like the rest.
+    whole = joules * (end_s - begin_s) / (ends[1] - ends[0])
+    return Energy(joules=whole, series=series.name, source=series.source, method=method)
+
+
+def _by_counter(series: Series, first_s: float, last_s: float, _: float) -> float | Absent:
     """Subtract two readings of a counter of joules, interpolated where an end of the window lies between readings."""
-    ends = _covered(series, begin_s, end_s)
-    if isinstance(ends, Absent):
-        return ends
-    used = _at(series, ends[1]) - _at(series, ends[0])
-    if used <= 0:
-        return Absent("the counter did not move")
-    return _energy(used, series, "counter", ends, begin_s, end_s)
+    used = _at(series, last_s) - _at(series, first_s)
+    return used if used > 0 else Absent("the counter did not move")
 
 
-def by_power(series: Series, begin_s: float, end_s: float) -> Energy | Absent:
+def _by_power(series: Series, first_s: float, last_s: float, window_s: float) -> float | Absent:
     """Integrate watts along straight lines from reading to reading."""
-    ends = _covered(series, begin_s, end_s)
-    if isinstance(ends, Absent):
-        return ends
-    first, last = bisect_right(series.at_s, ends[0]), bisect_left(series.at_s, ends[1])
-    at_s = (ends[0], *series.at_s[first:last], ends[1])
-    watts = (_at(series, ends[0]), *series.values[first:last], _at(series, ends[1]))
+    first, last = bisect_right(series.at_s, first_s), bisect_left(series.at_s, last_s)
+    at_s = (first_s, *series.at_s[first:last], last_s)
+    watts = (_at(series, first_s), *series.values[first:last], _at(series, last_s))
     spans_s = [after - before for before, after in pairwise(at_s)]
-    if max(spans_s) > LARGEST_GAP * (end_s - begin_s):
-        return Absent(f"no reading for {max(spans_s):.1f} s of the {end_s - begin_s:.1f} s")
-    used = sum(span * (a + b) / 2 for span, (a, b) in zip(spans_s, pairwise(watts), strict=True))
-    return _energy(used, series, "trapezoid", ends, begin_s, end_s)
+    if max(spans_s) > LARGEST_GAP * window_s:
+        return Absent(f"no reading for {max(spans_s):.1f} s of the {window_s:.1f} s")
+    return sum(span * (a + b) / 2 for span, (a, b) in zip(spans_s, pairwise(watts), strict=True))
 
 
 def _covered(series: Series, begin_s: float, end_s: float) -> tuple[float, float] | Absent:
@@ -88,14 +93,6 @@ def _covered(series: Series, begin_s: float, end_s: float) -> tuple[float, float
     if share < LEAST_COVERED:
         return Absent(f"the readings cover {share * 100:.0f}% of the {end_s - begin_s:.1f} s")
     return begin, end
-
-
-def _energy(
-    joules: float, series: Series, method: str, ends: tuple[float, float], begin_s: float, end_s: float
-) -> Energy:
-    # The little that lies beyond the readings is assumed to be like the rest.
-    whole = joules * (end_s - begin_s) / (ends[1] - ends[0])
-    return Energy(joules=whole, series=series.name, source=series.source, method=method)
 
 
 def _at(series: Series, moment_s: float) -> float:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metalmark.machine.apple import levels, read_sysctl
+from metalmark.machine.apple import clusters, read_sysctl
 from metalmark.model.run import Absent
-from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit, number
+from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit, figure, number
 from metalmark.telemetry.tool import ToolSensor
 
 _POWERS = {
@@ -24,7 +24,7 @@ _SCALED_ONLY = Absent("macmon before 0.8 gives the GPU's load scaled by its cloc
 
 def core_kinds() -> tuple[str, ...]:
     """Return the names of this Mac's kinds of cores, fastest first."""
-    return tuple(name for _, name in levels(read_sysctl()))
+    return tuple(cluster.partition(" ")[2] for cluster in clusters(read_sysctl()))
 
 
 def slower_cluster(kinds: Sequence[str]) -> str | Absent:
@@ -47,13 +47,11 @@ class MacmonSensor(ToolSensor):
         self,
         command: Sequence[str] = ("macmon",),
         *,
-        interval_ms: int = 500,
         silence_s: float = 10.0,
         start_s: float = 10.0,
         kinds: Callable[[], Sequence[str]] = core_kinds,
     ) -> None:
-        argv = [*command, "pipe", "-i", str(interval_ms)]
-        super().__init__(argv, end=b"\n", silence_s=silence_s, start_s=start_s)
+        super().__init__([*command, "pipe", "-i", "500"], end=b"\n", silence_s=silence_s, start_s=start_s)
         self._kinds = kinds
         self._slower: str | Absent = "e"
 
@@ -75,36 +73,32 @@ def parse_line(text: str, slower: str | Absent = "e") -> list[Reading]:
         return []
     if not isinstance(line, dict):
         return []
-    readings = [_reading(series, Unit.WATTS, line.get(key)) for key, series in _POWERS.items()]
+    readings = [reading for key, name in _POWERS.items() for reading in figure(name, Unit.WATTS, line.get(key))]
     # From the power controller, unlike the others; 0 where it has no such meter.
-    readings.append(_reading("system_power", Unit.WATTS, line.get("sys_power") or None, "macmon" + MEASURED))
+    readings += figure("system_power", Unit.WATTS, line.get("sys_power") or None, "macmon" + MEASURED)
     temperatures = line.get("temp")
     if isinstance(temperatures, dict):
         for key, series in (("cpu_temp_avg", "cpu_temperature"), ("gpu_temp_avg", "gpu0_temperature")):
             # 0 where no sensor of the chip answered.
-            readings.append(_reading(series, Unit.CELSIUS, temperatures.get(key) or None, "macmon"))
-    readings += [_clock(line, "p", "p"), _clock(line, "e", slower)]
-    readings += _gpu(line)
-    return [reading for reading in readings if reading is not None]
+            readings += figure(series, Unit.CELSIUS, temperatures.get(key) or None, "macmon")
+    return [*readings, *_clock(line, "p", "p"), *_clock(line, "e", slower), *_gpu(line)]
 
 
-def _clock(line: dict[str, Any], slot: str, cluster: str | Absent) -> Reading | None:
+def _clock(line: dict[str, Any], slot: str, cluster: str | Absent) -> list[Reading]:
     clock = line.get(f"{slot}cpu_freq_mhz", _pair(line.get(f"{slot}cpu_usage"))[0])
     if isinstance(cluster, Absent):
-        return Reading(name=f"cpu_{slot}_clock", unit=Unit.MEGAHERTZ, value=cluster, source="macmon")
-    return _reading(f"cpu_{cluster}_clock", Unit.MEGAHERTZ, clock, "macmon")
+        return [Reading(name=f"cpu_{slot}_clock", unit=Unit.MEGAHERTZ, value=cluster, source="macmon")]
+    return figure(f"cpu_{cluster}_clock", Unit.MEGAHERTZ, clock, "macmon")
 
 
-def _gpu(line: dict[str, Any]) -> list[Reading | None]:
-    clock, scaled = _pair(line.get("gpu_usage"))
-    readings = [
-        _reading("gpu0_clock", Unit.MEGAHERTZ, line.get("gpu_freq_mhz", clock), "macmon"),
-        _share("gpu0_scaled", line.get("gpu_scaled_ratio", scaled)),
-        _share("gpu0_utilisation", line.get("gpu_active_ratio")),
-    ]
-    if readings[-1] is None and readings[-2] is not None:
-        readings[-1] = Reading(name="gpu0_utilisation", unit=Unit.PERCENT, value=_SCALED_ONLY, source="macmon")
-    return readings
+def _gpu(line: dict[str, Any]) -> list[Reading]:
+    clock, scaled_share = _pair(line.get("gpu_usage"))
+    clocks = figure("gpu0_clock", Unit.MEGAHERTZ, line.get("gpu_freq_mhz", clock), "macmon")
+    scaled = _share("gpu0_scaled", line.get("gpu_scaled_ratio", scaled_share))
+    active = _share("gpu0_utilisation", line.get("gpu_active_ratio"))
+    if scaled and not active:
+        active = [Reading(name="gpu0_utilisation", unit=Unit.PERCENT, value=_SCALED_ONLY, source="macmon")]
+    return [*clocks, *scaled, *active]
 
 
 def _pair(value: object) -> tuple[object, object]:
@@ -112,11 +106,6 @@ def _pair(value: object) -> tuple[object, object]:
     return (value[0], value[1]) if isinstance(value, list) and len(value) == 2 else (None, None)
 
 
-def _share(series: str, value: object) -> Reading | None:
+def _share(series: str, value: object) -> list[Reading]:
     share = number(value)
-    return None if share is None else _reading(series, Unit.PERCENT, 100 * share, "macmon")
-
-
-def _reading(series: str, unit: Unit, value: object, source: str | None = None) -> Reading | None:
-    figure = number(value)
-    return None if figure is None else Reading(name=series, unit=unit, value=figure, source=source)
+    return [] if share is None else figure(series, Unit.PERCENT, 100 * share, "macmon")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from metalmark.telemetry.base import MODELLED, Reading, Unit, number
+from metalmark.telemetry.base import MODELLED, Reading, Unit, figure, number
 from metalmark.telemetry.tool import ToolSensor
 
 _TOOL = "powermetrics"
@@ -26,12 +26,11 @@ class PowermetricsSensor(ToolSensor):
         self,
         command: Sequence[str] = ("/usr/bin/powermetrics",),
         *,
-        interval_ms: int = 1000,
         silence_s: float = 10.0,
         start_s: float = 10.0,
         root: bool | None = None,
     ) -> None:
-        samplers = ("-f", "plist", "--samplers", "cpu_power,gpu_power,thermal", "-i", str(interval_ms))
+        samplers = ("-f", "plist", "--samplers", "cpu_power,gpu_power,thermal", "-i", "1000")
         # Each sample but the first begins with a NUL byte, so that only its last tag says that it is whole.
         super().__init__([*command, *samplers], end=b"</plist>", silence_s=silence_s, start_s=start_s)
         self._root = os.geteuid() == 0 if root is None else root
@@ -69,29 +68,20 @@ def _powers(sample: dict[str, Any]) -> list[Reading]:
         power_mw = number(processor.get(f"{part}_power"))
         if power_mw is None and energy_mj is not None and elapsed_s > 0:
             power_mw = energy_mj / elapsed_s
-        if power_mw is not None:
-            readings.append(Reading(name=f"{series}_power", unit=Unit.WATTS, value=power_mw / 1000))
-        if energy_mj is not None:
-            readings.append(Reading(name=f"{series}_energy", unit=Unit.JOULES, value=energy_mj / 1000))
-    combined_mw, package_w = number(processor.get("combined_power")), number(processor.get("package_watts"))
-    if combined_mw is not None:
-        readings.append(Reading(name="soc_power", unit=Unit.WATTS, value=combined_mw / 1000))
-    elif package_w is not None:
-        # An Intel Mac: cores, built-in graphics and what lies between them, by Intel's energy model, in watts.
-        readings.append(Reading(name="soc_power", unit=Unit.WATTS, value=package_w))
-    return readings
+        readings += figure(f"{series}_power", Unit.WATTS, power_mw, per=1000)
+        readings += figure(f"{series}_energy", Unit.JOULES, energy_mj, per=1000)
+    combined = figure("soc_power", Unit.WATTS, processor.get("combined_power"), per=1000)
+    # An Intel Mac: cores, built-in graphics and what lies between them, by Intel's energy model, in watts.
+    return readings + (combined or figure("soc_power", Unit.WATTS, processor.get("package_watts")))
 
 
 def _gpu(gpu: dict[str, Any]) -> list[Reading]:
-    readings: list[Reading] = []
     clock, idle = number(gpu.get("freq_hz")), number(gpu.get("idle_ratio"))
-    if clock is not None:
-        # Named for hertz, but megahertz on every macOS seen so far.
-        value = clock / 1e6 if clock > _MOST_MEGAHERTZ else clock
-        readings.append(Reading(name="gpu0_clock", unit=Unit.MEGAHERTZ, value=value, source=_TOOL))
-    if idle is not None and idle <= 1:
-        readings.append(Reading(name="gpu0_utilisation", unit=Unit.PERCENT, value=100 * (1 - idle), source=_TOOL))
-    return readings
+    # Named for hertz, but megahertz on every macOS seen so far.
+    per = 1e6 if clock is not None and clock > _MOST_MEGAHERTZ else 1
+    busy = 100 * (1 - idle) if idle is not None else None
+    clocks = figure("gpu0_clock", Unit.MEGAHERTZ, clock, _TOOL, per=per)
+    return clocks + figure("gpu0_utilisation", Unit.PERCENT, busy, _TOOL)
 
 
 def _clusters(processor: dict[str, Any]) -> list[Reading]:
@@ -100,10 +90,9 @@ def _clusters(processor: dict[str, Any]) -> list[Reading]:
     readings: dict[str, Reading] = {}
     for cluster in clusters if isinstance(clusters, list) else ():
         match = _CLUSTER.fullmatch(str(cluster.get("name"))) if isinstance(cluster, dict) else None
-        clock = number(cluster.get("freq_hz")) if match else None
-        if match and clock is not None:
-            name = f"cpu_{match[1].lower()}_clock"
-            readings[name] = Reading(name=name, unit=Unit.MEGAHERTZ, value=clock / 1e6, source=_TOOL)
+        name = f"cpu_{match[1].lower()}_clock" if match else ""
+        for reading in figure(name, Unit.MEGAHERTZ, cluster.get("freq_hz"), _TOOL, per=1e6) if match else ():
+            readings[name] = reading
     return list(readings.values())
 
 

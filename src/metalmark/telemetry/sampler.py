@@ -27,7 +27,6 @@ class Sampler:
         self._hz = hz or None
         self._stopping = threading.Event()
         self._telemetry: Telemetry | None = None
-        self._started = False
         self._channels = (
             [Channel(sensor, period_s=1 / self._hz, origin_s=origin_s, stopping=self._stopping) for sensor in sensors]
             if self._hz
@@ -45,9 +44,8 @@ class Sampler:
         return all(channel.known for channel in self._channels)
 
     def start(self) -> None:
-        self._started = True
         for channel in self._channels:
-            channel.start()
+            channel.thread.start()
 
     def stop(self, timeout_s: float) -> Telemetry:
         """Return everything collected, within `timeout_s` even if a sensor hangs. A second call returns the same."""
@@ -56,8 +54,9 @@ class Sampler:
             deadline_s = time.monotonic() + timeout_s
             series: list[Series] = []
             absent: dict[str, str] = {}
-            for channel in self._channels if self._started else ():
-                channel.join(max(0.0, deadline_s - time.monotonic()))
+            for channel in self._channels:
+                if channel.thread.ident is not None:  # it was started
+                    channel.thread.join(max(0.0, deadline_s - time.monotonic()))
             for channel in self._channels:
                 channel_series, channel_absent = channel.collected()
                 series += channel_series
@@ -89,13 +88,7 @@ class Channel:
         self._absent: dict[str, str] = {}
         self._call, self._called_at_s = "available", time.monotonic()
         # A daemon: the interpreter's end must not wait for a sensor that hangs.
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"sensor-{sensor.name}")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        self.thread = threading.Thread(target=self._run, daemon=True, name=f"sensor-{sensor.name}")
 
     def latest(self) -> dict[str, float]:
         """Return the last value of each series that has not ended."""
@@ -114,7 +107,7 @@ class Channel:
         """Return a copy of what there is now. A sensor that is still busy is named, and what it gave before is kept."""
         with self._lock:
             absent = dict(self._absent)
-            if self._thread.is_alive():
+            if self.thread.is_alive():
                 since_s = self._called_at_s - self._origin_s
                 absent.setdefault(self._sensor.name, f"gave no answer to {self._call}() asked at {since_s:.1f} s")
             series = [

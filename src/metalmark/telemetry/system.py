@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from metalmark.machine.apple import MEMORY_PRESSURE, PAGING, parse_free_memory
+from metalmark.machine.apple import COMMANDS, parse_free_memory
 from metalmark.machine.tools import run_tool
 from metalmark.model.run import Absent
-from metalmark.telemetry.base import Reading, Sensor, Unit
+from metalmark.telemetry.base import Reading, Sensor, Unit, figure
 from metalmark.telemetry.tool import AnswerSensor, RunTool
 
 _VMSTAT = Path("/proc/vmstat")
@@ -86,7 +86,8 @@ class PagingSensor(AnswerSensor):
     source = "vm_stat"
 
     def __init__(self, run: RunTool = run_tool) -> None:
-        super().__init__({PAGING: self._since_start, MEMORY_PRESSURE: parse_pressure}, run)
+        parsers = {COMMANDS["vm_stat"]: self._since_start, COMMANDS["memory_pressure -Q"]: parse_pressure}
+        super().__init__(parsers, run)
         self._start_bytes: dict[str, float] = {}
 
     def _since_start(self, text: str) -> list[Reading]:
@@ -105,10 +106,7 @@ def parse_vm_stat(text: str) -> dict[str, float]:
 
 
 def parse_pressure(text: str) -> list[Reading]:
-    percent = parse_free_memory(text)
-    if percent is None:
-        return []
-    return [Reading(name="system_memory_free", unit=Unit.PERCENT, value=percent, source="memory_pressure")]
+    return figure("system_memory_free", Unit.PERCENT, parse_free_memory(text), "memory_pressure")
 
 
 def _cpu_s(times: Any) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import IO
 
 from metalmark.machine.processes import signal_group
-from metalmark.machine.tools import run_tool
+from metalmark.machine.tools import run_tool, start_tool
 from metalmark.model.run import Absent
 from metalmark.scrub import scrub
 from metalmark.telemetry.base import Reading, ReadInterval, Sensor, SensorLostError, Unit
@@ -81,15 +81,23 @@ class AnswerSensor(Sensor):
 
 
 class ToolSensor(Sensor):
-    """Readings that a running tool prints: what macmon and powermetrics share.
+    """Readings that a running tool prints, sample after sample: what macmon and powermetrics share.
 
     `parse` turns one sample into readings and gives none for nonsense, a little of which is passed over. Joules are
-    those of one sample: they are summed here, from the second sample on.
+    those of one sample: they are summed here, from the second sample on. `end` is how each sample ends. `read` never
+    waits for the tool; one that prints no sample for `silence_s`, or no first one for `start_s`, has hung.
     """
 
     def __init__(self, argv: Sequence[str], *, end: bytes, silence_s: float, start_s: float) -> None:
-        self._argv = argv
-        self._stream = ToolStream(argv, end=end, silence_s=silence_s, start_s=start_s)
+        self._argv, self._tool = argv, PurePath(argv[0]).name
+        self._end = end
+        self._silence_s, self._start_s = silence_s, start_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open_pipes: list[IO[bytes]] = []
+        self._rest = b""
+        self._complaints = b""
+        self._complained_bytes = 0
+        self._heard_s = 0.0
         self._unreadable = 0
         self._joules: dict[str, float] = {}
 
@@ -98,70 +106,16 @@ class ToolSensor(Sensor):
         """Return the readings of one sample."""
 
     def available(self) -> str | None:
-        if shutil.which(self._argv[0]) is None:
-            return f"{self._stream.tool} is not installed"
-        return self._stream.open()
-
-    def read(self) -> list[Reading]:
-        latest: dict[str, Reading] = {}
-        for sample in self._stream.samples():
-            readings = self.parse(sample)
-            self._unreadable = 0 if readings else self._unreadable + 1
-            if self._unreadable > _MOST_UNREADABLE:
-                raise SensorLostError(
-                    f"{self._stream.tool} printed something that is not a sample: {sample.strip()[:_SHOWN_CHARS]!r}"
-                )
-            for reading in readings:
-                latest[reading.name] = self._summed(reading) if reading.unit is Unit.JOULES else reading
-        return list(latest.values())
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def _summed(self, reading: Reading) -> Reading:
-        assert isinstance(reading.value, int | float)
-        total = self._joules.get(reading.name, -reading.value) + reading.value
-        self._joules[reading.name] = total
-        return Reading(name=reading.name, unit=reading.unit, value=total, source=reading.source)
-
-
-class ToolStream:
-    """A tool that prints one sample after another, in a process of its own. It is never waited for.
-
-    `end` is how each sample ends. A tool that prints none for `silence_s`, or no first one for `start_s`, has hung.
-    """
-
-    def __init__(self, argv: Sequence[str], *, end: bytes, silence_s: float, start_s: float) -> None:
-        self.tool = PurePath(argv[0]).name
-        self._argv = argv
-        self._end = end
-        self._silence_s = silence_s
-        self._start_s = start_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._open_pipes: list[IO[bytes]] = []
-        self._rest = b""
-        self._complaints = b""
-        self._complained_bytes = 0
-        self._heard_s = 0.0
-
-    def open(self) -> str | None:
         """Start the tool; return None once its first sample can be read, else the reason why none came."""
+        if shutil.which(self._argv[0]) is None:
+            return f"{self._tool} is not installed"
         if self._process is not None:
             return None
-        try:
-            self._process = subprocess.Popen(
-                self._argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                # Not a file: an endless complaint would fill the disk.
-                stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
-                # Ctrl-C in the terminal is ours to handle, and a tool's helpers can be ended with it.
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            return f"{self.tool} could not be started: {getattr(error, 'strerror', None) or error}"
-        self._open_pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
+        process = start_tool(self._argv)
+        if isinstance(process, Absent):
+            return process.reason
+        self._process = process
+        self._open_pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
         for pipe in self._open_pipes:
             os.set_blocking(pipe.fileno(), False)
         self._heard_s = time.monotonic()
@@ -177,19 +131,17 @@ class ToolStream:
         self._heard_s = time.monotonic()
         return None
 
-    def samples(self) -> list[str]:
-        """Return the whole samples since the last call, without waiting for any."""
-        if self._process is None:
-            return []
-        self._fill()
-        *whole, self._rest = self._rest.split(self._end)
-        if whole:
-            self._heard_s = time.monotonic()
-            self._complained_bytes = 0
-        elif self._ended:
-            raise SensorLostError(self._how_it_ended())
-        self._check_patience(self._silence_s)
-        return [(sample + self._end).decode("utf-8", "replace") for sample in whole]
+    def read(self) -> list[Reading]:
+        latest: dict[str, Reading] = {}
+        for sample in self._samples():
+            readings = self.parse(sample)
+            self._unreadable = 0 if readings else self._unreadable + 1
+            if self._unreadable > _MOST_UNREADABLE:
+                shown = sample.strip()[:_SHOWN_CHARS]
+                raise SensorLostError(f"{self._tool} printed something that is not a sample: {shown!r}")
+            for reading in readings:
+                latest[reading.name] = self._summed(reading) if reading.unit is Unit.JOULES else reading
+        return list(latest.values())
 
     def close(self) -> None:
         process, self._process = self._process, None
@@ -205,6 +157,26 @@ class ToolStream:
             if pipe is not None:
                 pipe.close()
         self._open_pipes = []
+
+    def _summed(self, reading: Reading) -> Reading:
+        assert isinstance(reading.value, int | float)
+        total = self._joules.get(reading.name, -reading.value) + reading.value
+        self._joules[reading.name] = total
+        return Reading(name=reading.name, unit=reading.unit, value=total, source=reading.source)
+
+    def _samples(self) -> list[str]:
+        """Return the whole samples since the last call, without waiting for any."""
+        if self._process is None:
+            return []
+        self._fill()
+        *whole, self._rest = self._rest.split(self._end)
+        if whole:
+            self._heard_s = time.monotonic()
+            self._complained_bytes = 0
+        elif self._ended:
+            raise SensorLostError(self._how_it_ended())
+        self._check_patience(self._silence_s)
+        return [(sample + self._end).decode("utf-8", "replace") for sample in whole]
 
     @property
     def _ended(self) -> bool:
@@ -229,7 +201,7 @@ class ToolStream:
             self._complaints = self._complaints[-_KEPT_BYTES:].partition(b"\n")[2]
         self._complained_bytes += len(complaints)
         if self._complained_bytes > _MOST_BYTES:
-            raise SensorLostError(f"{self.tool} printed a megabyte of error messages")
+            raise SensorLostError(f"{self._tool} printed a megabyte of error messages")
 
     def _read(self, pipe: IO[bytes] | None, most_bytes: int) -> bytes:
         """Return what waits in a pipe; it may be some bytes more than `most_bytes`."""
@@ -247,17 +219,17 @@ class ToolStream:
 
     def _check_patience(self, patience_s: float) -> None:
         if len(self._rest) > _MOST_BYTES and self._end not in self._rest:
-            raise SensorLostError(f"{self.tool} printed a megabyte without the end of a sample")
+            raise SensorLostError(f"{self._tool} printed a megabyte without the end of a sample")
         if not self._ended and time.monotonic() - self._heard_s >= patience_s and self._end not in self._rest:
-            raise SensorLostError(f"{self.tool} gave no sample for {patience_s:g} s")
+            raise SensorLostError(f"{self._tool} gave no sample for {patience_s:g} s")
 
     def _how_it_ended(self) -> str:
         assert self._process is not None
         try:
             status = self._process.wait(_REAP_S)
         except subprocess.TimeoutExpired:
-            return f"{self.tool} closed its output"
+            return f"{self._tool} closed its output"
         self._fill()
         lines = self._complaints.decode("utf-8", "replace").strip().splitlines()
         said = f": {scrub(lines[-1])[:_REASON_CHARS]}" if lines else ""
-        return f"{self.tool} ended with status {status}{said}"
+        return f"{self._tool} ended with status {status}{said}"
