@@ -31,3 +31,10 @@ def test_the_page_names_the_whole_kit() -> None:
 
 def test_the_page_imports_nothing_of_the_inside() -> None:
     assert not re.search(r"from metalmark\.|import metalmark\.", PAGE)
+
+
+def test_the_python_of_the_readme_is_on_the_page_that_runs() -> None:
+    """Each line once is enough: what runs on the page runs in the README."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    page = "\n".join(BLOCKS).splitlines()
+    assert [line for line in block.splitlines() if line not in page] == []
