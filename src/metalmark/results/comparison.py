@@ -17,7 +17,7 @@ from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import Ending
 from metalmark.results.derived import target_reached
 from metalmark.results.measured import Keys, Measured, published_side, samples_by_seed
-from metalmark.results.pairing import MAY_LACK, Pair, Pairing, Side, Unpaired, around_changes, pair, shown
+from metalmark.results.pairing import MAY_LACK, Pair, Side, Unpaired, around_changes, pair, shown
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
 from metalmark.store.selection import load, select
 from metalmark.store.sqlite import Store
@@ -28,8 +28,11 @@ SPLIT = "metalmark compare last --by framework"
 SELF_EVIDENT = {"framework", "device", "dtype", "machine"}
 """Keys whose values say themselves what they are: `jax` does, `2` does not."""
 TWO = f"Name two runs (`metalmark runs list`), or compare inside of one: {SPLIT}"
+ONLY_FIRST_STEPS = "every step was the first of its batch size, which compiles"
 ENOUGH_TRAININGS, MOST_TRAININGS = 3, 30
 """How many are suggested where one is too few, and the most that are suggested at all."""
+NAMED = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
+"""Keys that a cell's own name says; any other one that tells two pairs apart is added to it."""
 WAIT_BAND = 0.01
 """The smallest noise band of a share of time: one percentage point."""
 KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
@@ -159,18 +162,20 @@ def compare_runs(
     ratio nearer to 1 is never called a difference. `target_accuracy`: of trainings, else the one their goals share.
     Also returns why some sides can't be compared with the first; raises where none can.
     """
-    kind = _one_kind(sides)
+    kinds = {side.name: dict.fromkeys(KINDS[cell.kind] for cell in side.cells) for side in sides}
+    if len({kind for found in kinds.values() for kind in found}) > 1:
+        said = ", ".join(f"{name} holds {' and '.join(found)}" for name, found in kinds.items())
+        raise UsageError(f"Only runs of one kind can be compared: {said}.", hint=TWO)
+    kind = next((cell.kind for side in sides for cell in side.cells), RunKind.BENCH)
     if target_accuracy is not None and kind is not RunKind.TRAINING:
         raise UsageError(
             f"A target accuracy is of trainings, and these are {KINDS[kind]}.", hint="Leave --target-accuracy out."
         )
-    found, refused = [], []
-    for other in sides[1:]:
-        comparison = compare(sides[0], other, by=by, anyway=anyway, band=band, target_accuracy=target_accuracy)
-        if comparison.rows:
-            found.append(comparison)
-        else:
-            refused.append(_why_unpaired(sides[0], other, comparison))
+    compared = [
+        compare(sides[0], other, by=by, anyway=anyway, band=band, target=target_accuracy) for other in sides[1:]
+    ]
+    found = [one for one in compared if one.rows]
+    refused = [_why_unpaired(sides[0], b, one) for b, one in zip(sides[1:], compared, strict=True) if not one.rows]
     if not found:
         raise refused[0]
     return found, refused
@@ -191,11 +196,16 @@ def find_sides(
 
 def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[list[Side], list[str]]:
     """Make a side of each name's runs, or split the only one by a key. `published` stands for the published figures."""
-    _refuse_shared(runs)
-    sides = [
-        Side(PUBLISHED, published_side()) if name == PUBLISHED else Side.of_runs(_side_name(name), found)
-        for name, found in runs.items()
-    ]
+    owners: dict[str, str] = {}
+    sides = []
+    for name, found in runs.items():
+        for run in found:
+            if run.id in owners:
+                shared = f"{owners[run.id]} and {name} share run {run.id}"
+                raise UsageError(f"{shared}: a run does not differ from itself.", hint=TWO)
+            owners[run.id] = name
+        short = Path(name).name if "/" in name else name
+        sides.append(Side(PUBLISHED, published_side()) if name == PUBLISHED else Side.of_runs(short, found))
     keys = [_key(word, sides) for word in by]
     if len(sides) > 1:
         return sides, keys
@@ -218,22 +228,18 @@ def comparable_keys(cells: Iterable[Measured]) -> list[str]:
 
 
 def compare(
-    a: Side,
-    b: Side,
-    *,
-    by: Sequence[str] = (),
-    anyway: bool = False,
-    band: float = BAND,
-    target_accuracy: float | None = None,
+    a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False, band: float = BAND, target: float | None = None
 ) -> Comparison:
     """Compare two sides of one kind; without a row where no cell of `b` has its like in `a`."""
     pairing = pair(a, b, by=by, anyway=anyway)
-    pairs, target = pairing.pairs, target_accuracy
+    pairs, cells = pairing.pairs, [one.b for one in pairing.pairs]
     if target is None:
         goals = {run.goal.target_accuracy for one in pairs for cell in one for run in cell.trainings}
         target = goals.pop() if len(goals) == 1 else None
-    extra = _naming_keys(pairing)
+    keys = dict.fromkeys(key for cell in cells for key in (*cell.what, *cell.how) if key not in NAMED)
+    extra = [key for key in keys if len({cell.value(key) for cell in cells}) > 1]
     timed = [one for one in pairs if not _no_interval(one)]
+    sweeps = [[{run.header.sweep or run.id for run in cell.runs} for cell in one] for one in pairs]
     return Comparison(
         kind=b.cells[0].kind if b.cells else RunKind.BENCH,
         a=a.name,
@@ -243,17 +249,9 @@ def compare(
         mean=geometric_mean([(one.a.processes, one.b.processes) for one in timed], band=band) if timed[1:] else None,
         unpaired=pairing.unpaired,
         unlike=pairing.unlike,
-        one_sweep=all(set(one.a.sweeps) == set(one.b.sweeps) for one in pairs),
+        one_sweep=all(ours == theirs for ours, theirs in sweeps),
         target_accuracy=target,
     )
-
-
-def _naming_keys(pairing: Pairing) -> list[str]:
-    """Keys that tell the pairs apart beyond workload, mode, framework and device."""
-    cells = [one.b for one in pairing.pairs]
-    keys = dict.fromkeys(key for cell in cells for key in (*cell.what, *cell.how))
-    named = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
-    return [key for key in keys if key not in named and len({cell.value(key) for cell in cells}) > 1]
 
 
 def _compared(
@@ -263,9 +261,12 @@ def _compared(
     changes = around_changes(one)
     if a.parameters is not None and b.parameters is not None and a.parameters != b.parameters:
         changes.append(f"trained parameters {a.parameters:,} → {b.parameters:,}")
-    speed = _speed(a, b, band)
+    speed = _speed(one, band)
     ours, theirs = _side_figures(a, extra, target), _side_figures(b, extra, target)
     trained = _trained_difference(one, ours.trained, theirs.trained, band, target)
+    wait: Gap | Absent = Absent(reason="a loop has no step")
+    if a.input_waits and b.input_waits:
+        wait = gap(a.input_waits, b.input_waits, band=WAIT_BAND, less_is_better=True)
     return CellComparison(
         name=_name(a if b.published else b, extra),
         a=ours,
@@ -277,7 +278,7 @@ def _compared(
         no_speed_up="; ".join(unlike.values()),
         command=_command(a, b, speed, trained),
         trained=trained,
-        input_wait=_input_wait(a, b) if b.kind is RunKind.WATCH else None,
+        input_wait=wait if b.kind is RunKind.WATCH else None,
     )
 
 
@@ -286,13 +287,12 @@ def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: Trai
     judged = trained.accuracy if trained is not None else speed
     if isinstance(judged, Absent) or judged.more_repeats is None or b.kind is RunKind.WATCH:
         return ""
+    wanted = min(judged.repeats) + judged.more_repeats
     if trained is None:
-        wanted = max(ENOUGH, min(judged.repeats) + judged.more_repeats)
+        wanted = max(ENOUGH, wanted)
     elif min(judged.repeats) < 2:
         wanted = ENOUGH_TRAININGS
-    else:
-        wanted = min(judged.repeats) + judged.more_repeats
-    if trained is not None and wanted > MOST_TRAININGS:
+    elif wanted > MOST_TRAININGS:
         return ""
     few = dict.fromkeys(cell.command for cell in (a, b) if len(cell.processes) < wanted)
     return " && ".join(f"{command} --repeat {wanted}" for command in few)
@@ -300,29 +300,22 @@ def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: Trai
 
 def _no_interval(one: Pair) -> str:
     """Why the speeds of the two have no ratio with an interval."""
-    for cell in one:
-        if cell.failure:
-            return f"{cell.name} did not complete: {cell.failure}"
-    for cell in one:
-        if cell.published:
-            return "published without repeats: nothing shows its noise"
-    for cell in one:
-        if not cell.processes or len(cell.processes) < len(cell.trainings):
-            return f"{cell.name}: every step was the first of its batch size, which compiles"
-    return ""
+    reasons = [f"{cell.name} did not complete: {cell.failure}" for cell in one if cell.failure]
+    reasons += ["published without repeats: nothing shows its noise" for cell in one if cell.published]
+    untimed = [cell for cell in one if not cell.processes or len(cell.processes) < len(cell.trainings)]
+    reasons += [f"{cell.name}: {ONLY_FIRST_STEPS}" for cell in untimed]
+    return reasons[0] if reasons else ""
 
 
-def _speed(a: Measured, b: Measured, band: float) -> Difference | Absent:
-    why = _no_interval(Pair(a, b))
-    if (why and not (a.published or b.published)) or a.failure or b.failure:
+def _speed(one: Pair, band: float) -> Difference | Absent:
+    a, b = one
+    why = _no_interval(one)
+    if not why:
+        return difference(a.processes, b.processes, band=band, sample=SAMPLES[b.kind])
+    if a.failure or b.failure or not (a.published or b.published):
         return Absent(reason=why)
-    if why:
-        ratio = typical(a.processes) / typical(b.processes)
-        counts = len(a.processes), len(b.processes)
-        return Difference(
-            ratio=ratio, low=None, high=None, band=None, verdict=Verdict.CANT_TELL, repeats=counts, reason=why
-        )
-    return difference(a.processes, b.processes, band=band, sample=SAMPLES[b.kind])
+    counts = len(a.processes), len(b.processes)
+    return Difference(ratio=typical(a.processes) / typical(b.processes), repeats=counts, reason=why)
 
 
 def _name(cell: Measured, extra: Sequence[str]) -> str:
@@ -330,9 +323,11 @@ def _name(cell: Measured, extra: Sequence[str]) -> str:
 
 
 def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) -> SideFigures:
-    lost = Absent(reason=cell.failure or "every step was the first of its batch size, which compiles")
+    lost = Absent(reason=cell.failure or ONLY_FIRST_STEPS)
     per_sample = None if cell.failure or not cell.processes else typical(cell.processes)
     energy = cell.energy
+    joules = [] if isinstance(energy, Absent) else [value for values in energy.values() for value in values]
+    typical_joules = math.exp(sum(map(math.log, joules)) / len(joules)) if joules and min(joules) > 0 else 0.0
     return SideFigures(
         name=_name(cell, extra),
         keys={**cell.what, **cell.how},
@@ -340,13 +335,13 @@ def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) ->
         step_s=lost if per_sample is None else per_sample * cell.samples_per_step,
         samples_per_s=lost if per_sample is None else 1 / per_sample,
         memory_bytes=cell.memory_bytes,
-        joules_per_sample=energy if isinstance(energy, Absent) else _geometric(_joules(energy)),
+        joules_per_sample=energy if isinstance(energy, Absent) else typical_joules,
         energy_of="" if isinstance(energy, Absent) else "; ".join(energy),
         flags=cell.flags,
         notes=cell.notes,
         failure=cell.failure,
         published=cell.published,
-        records=cell.records,
+        records=tuple(run.id for run in cell.runs),
         trained=_trained_figures(cell, target) if cell.kind is RunKind.TRAINING else None,
         input_waits=cell.input_waits,
     )
@@ -411,20 +406,15 @@ def _to_target(
     )
 
 
-def _input_wait(a: Measured, b: Measured) -> Gap | Absent:
-    if not a.input_waits or not b.input_waits:
-        return Absent(reason="a loop has no step")
-    return gap(a.input_waits, b.input_waits, band=WAIT_BAND, less_is_better=True)
-
-
 def _memory(a: Measured, b: Measured) -> Ratio | Absent:
-    if isinstance(a.memory_bytes, Absent):
-        return a.memory_bytes
-    if isinstance(b.memory_bytes, Absent):
-        return b.memory_bytes
-    if a.memory_of != b.memory_of:
-        return Absent(reason=f"A's is what the {a.memory_of} counted, B's what the {b.memory_of} did")
-    return Ratio(value=b.memory_bytes / a.memory_bytes) if a.memory_bytes else Absent(reason="nothing was held")
+    ours, theirs = a.memory, b.memory
+    if isinstance(ours, Absent):
+        return ours
+    if isinstance(theirs, Absent):
+        return theirs
+    if ours.of != theirs.of:
+        return Absent(reason=f"A's is what the {ours.of} counted, B's what the {theirs.of} did")
+    return Ratio(value=theirs.bytes / ours.bytes) if ours.bytes else Absent(reason="nothing was held")
 
 
 def _energy(a: Measured, b: Measured) -> Ratio | Absent:
@@ -434,7 +424,7 @@ def _energy(a: Measured, b: Measured) -> Ratio | Absent:
         return b.energy
     if len(a.energy) != 1 or len(b.energy) != 1:
         return Absent(reason="its processes were not metered alike")
-    ours, theirs = ([[joules] for joules in _joules(cell)] for cell in (a.energy, b.energy))
+    ours, theirs = ([[joules] for values in energy.values() for joules in values] for energy in (a.energy, b.energy))
     if min(map(min, (*ours, *theirs))) <= 0:
         return Absent(reason="the meter counted nothing")
     # `difference` is of times: B's energy over A's is the inverse of its ratio.
@@ -444,36 +434,7 @@ def _energy(a: Measured, b: Measured) -> Ratio | Absent:
     return Ratio(value=1 / found.ratio, low=1 / found.high, high=1 / found.low)
 
 
-def _joules(energy: dict[str, tuple[float, ...]]) -> list[float]:
-    return [value for values in energy.values() for value in values]
-
-
-def _geometric(values: Sequence[float]) -> float:
-    if min(values) <= 0:
-        return 0.0
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 # Which sides there are, and why two can't be compared
-
-
-def _one_kind(sides: Sequence[Side]) -> RunKind:
-    kinds = {side.name: dict.fromkeys(KINDS[cell.kind] for cell in side.cells) for side in sides}
-    if len({kind for found in kinds.values() for kind in found}) > 1:
-        said = ", ".join(f"{name} holds {' and '.join(found)}" for name, found in kinds.items())
-        raise UsageError(f"Only runs of one kind can be compared: {said}.", hint=TWO)
-    return next((cell.kind for side in sides for cell in side.cells), RunKind.BENCH)
-
-
-def _refuse_shared(runs: Mapping[str, Sequence[AnyRun]]) -> None:
-    seen: dict[str, str] = {}
-    for query, found in runs.items():
-        for run in found:
-            if run.id in seen:
-                raise UsageError(
-                    f"{seen[run.id]} and {query} share run {run.id}: a run does not differ from itself.", hint=TWO
-                )
-            seen[run.id] = query
 
 
 def _key(text: str, sides: Sequence[Side]) -> str:
@@ -520,7 +481,3 @@ def _why_unpaired(a: Side, b: Side, found: Comparison) -> UsageError:
         f"No cell of {b.name} has its like in {a.name}: {reason}.",
         hint="`metalmark runs show RUN` says what each holds.",
     )
-
-
-def _side_name(query: str) -> str:
-    return Path(query).name if "/" in query else query

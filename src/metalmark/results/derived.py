@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
@@ -172,16 +172,14 @@ def derive(record: BenchRun) -> Derived | None:
 
 
 def training_figures(run: TrainingRun) -> TrainingFigures:
-    epochs, top, count, failure = run.epochs, best(run.epochs), len(run.epochs), run.failure
-    nothing = UNTRAINED
+    epochs, top, count, failure, nothing = run.epochs, best(run.epochs), len(run.epochs), run.failure, UNTRAINED
     first_s = sum(epoch.first_steps_s for epoch in epochs)
     input_s, compute_s, validation_s = (
         sum(getattr(epoch, name) for epoch in epochs) for name in ("input_s", "compute_s", "validation_s")
     )
     utilisation, busy = _utilisation(_sessions(run, epochs))
     memory = training_memory(run)
-    is_open = run.plan.device.kind in OPEN_DEVICES and run.setting is not None
-    placed = f" → {_placed_on(run)}" if is_open else ""
+    placed = f" → {run.setting.placed_on}" if run.setting is not None and run.plan.device.kind in OPEN_DEVICES else ""
     return TrainingFigures(
         label=f"{run.plan.framework} {run.plan.device}{placed}",
         seed=run.plan.seed,
@@ -316,17 +314,12 @@ def _cost(part: str, run: Completed, window: Window) -> Cost | Absent:
     steps = sum(block.steps for block in run.measurement.blocks)
     watts = window.values(f"{part}_power")
     return Cost(
-        part=part,
-        joules=used.joules,
-        average_w=used.average_w,
+        **structs.asdict(used),
         peak_w=max(watts) if watts else Absent(reason=f"nothing here gives the power of {part}"),
         idle_w=window.telemetry.idle_w.get(part, Absent(reason="it was not measured before the run")),
         joules_per_step=used.joules / steps,
         joules_per_sample=used.joules / steps / run.samples_per_step,
         samples_per_joule=steps * run.samples_per_step / used.joules if used.joules else UNUSED,
-        source=used.source,
-        method=used.method,
-        modelled=used.modelled,
     )
 
 

@@ -13,7 +13,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Absent, Machine
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import MAY_LACK, shown
-from metalmark.stats.summary import Interval, median, step_interval
+from metalmark.stats.summary import median, step_interval
 
 FEW = 3
 """Fewer processes than this do not show how processes differ."""
@@ -71,29 +71,29 @@ class Board(Struct, frozen=True, kw_only=True):
 
 
 def board_of(bundles: Iterable[Sequence[BenchRun]]) -> Board:
-    cells: list[tuple[str, Measured]] = []
     machines: dict[str, dict[str, Machine]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[tuple[str, Measured]]] = {}
+    questions: dict[str, list[Question]] = {}
     # A bundle may claim the sweep of another: its runs of that cell are added, and replace nobody's.
     known = [
         msgspec.structs.replace(record, sweep=f"{number}-{record.sweep}")
         for number, records in enumerate(bundles)
         for record in records
     ]
-    by_id = {record.id: record for record in known}
     for cell in measured_of(known):
-        machine = by_id[cell.records[0]].machine
-        name = cell.around["machine"]
+        name, machine = cell.around["machine"], cell.runs[0].header.machine
+        assert machine is not None  # a bench run has one
         machines.setdefault(name, {}).setdefault(repr(machine), machine)
-        cells.append((name, cell))
-    groups: dict[tuple[tuple[str, str], ...], list[tuple[str, Measured]]] = {}
-    for name, cell in cells:
-        groups.setdefault(_asked(cell), []).append((name, cell))
-    questions: dict[str, list[Question]] = {}
+        asked = tuple(sorted((key, value) for key, value in cell.what.items() if key not in MAY_LACK))
+        groups.setdefault(asked, []).append((name, cell))
     for group in groups.values():
         for question in _questions(group):
             questions.setdefault(question.workload, []).append(question)
     return Board(
-        questions={name: tuple(sorted(found, key=_size)) for name, found in sorted(questions.items())},
+        questions={
+            name: tuple(sorted(found, key=lambda question: (-len(question.entries), question.words)))
+            for name, found in sorted(questions.items())
+        },
         machines={name: tuple(found.values()) for name, found in sorted(machines.items())},
     )
 
@@ -102,10 +102,6 @@ def slug(text: str) -> str:
     """A file's name that tells what it holds and can't lead to another folder."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     return f"{plain or 'x'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _asked(cell: Measured) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, value) for key, value in cell.what.items() if key not in MAY_LACK))
 
 
 def _questions(group: Sequence[tuple[str, Measured]]) -> list[Question]:
@@ -129,24 +125,13 @@ def _question(cell: Measured, entries: tuple[BoardEntry, ...], failed: tuple[tup
 
 
 def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[BoardEntry, ...]:
-    plain = [(name, cell, _pace(cell), step_interval(cell.processes)) for name, cell in found]
     entries = []
-    for name, cell, samples_s, interval in sorted(plain, key=lambda one: -one[2]):
-        low, high = _turned(interval)
-        faster = sum(1 for other in plain if high is not None and (_turned(other[3])[0] or 0.0) > high)
-        rank = None if high is None else faster + 1
-        entries.append(BoardEntry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=rank))
-    return tuple(entries)
-
-
-def _pace(cell: Measured) -> float:
-    return 1 / median([median(times) for times in cell.processes])
-
-
-def _turned(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Turn seconds per sample into samples per second."""
-    return (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
-
-
-def _size(question: Question) -> tuple[int, str]:
-    return (-len(question.entries), question.words)
+    for name, cell in found:
+        samples_s, interval = 1 / median([median(times) for times in cell.processes]), step_interval(cell.processes)
+        # Seconds per sample become samples per second.
+        low, high = (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
+        entries.append(BoardEntry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=None))
+    lows = [entry.low or 0.0 for entry in entries]
+    ranks = [None if one.high is None else sum(low > one.high for low in lows) + 1 for one in entries]
+    ranked = [msgspec.structs.replace(entry, rank=rank) for entry, rank in zip(entries, ranks, strict=True)]
+    return tuple(sorted(ranked, key=lambda entry: -entry.samples_s))

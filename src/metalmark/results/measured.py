@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,21 +20,16 @@ from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, w
 from metalmark.model.run import Absent, FailureKind, RunKind
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
+from metalmark.results import derived
 from metalmark.results.cells import Cell, cells_of
-from metalmark.results.derived import (
-    PartEnergy,
-    derive,
-    flags_of,
-    training_energy,
-    training_memory,
-    training_state,
-    watched_energy,
-)
+from metalmark.results.derived import Cost, Memory, PartEnergy, flags_of, memory_used, training_state
 from metalmark.results.published import METRICS, STEPS, PublishedFigure, published
 from metalmark.training.derived import overall_samples_s
 from metalmark.workloads.catalog import load, names
 
 Keys = dict[str, str]
+CellKeys = tuple[Keys, Keys, Keys]
+"""What was asked, how it ran, what was around it."""
 _Run = TypeVar("_Run")
 
 OURS = "METALMARK_"
@@ -45,6 +40,7 @@ MOST_GROUPS = 20
 BATCH_SIZES = {"batch_size", "batch-size", "batch"}
 SEEDS = {"seed", "random_seed"}
 NOT_PUBLISHED = Absent(reason="not published")
+UNCOUNTED_MEMORY = Absent(reason="nothing counted it")
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -53,7 +49,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """The question: workload, parameters, mode, data. Two cells that differ here are two questions."""
     how: Keys
     """Framework, device and settings: what a comparison is usually of."""
-    around: Keys
+    around: Keys = {}
     """Machine and versions."""
     speakable: frozenset[str] = frozenset({"dtype"})
     """Keys of the question that may still be compared by someone who says that it is meant: --by dtype."""
@@ -61,12 +57,10 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Seconds per sample, of each block of each process; one value per training; of a watched loop, seconds per step
     of each part of each run."""
     samples_per_step: int
-    memory_bytes: int | Absent
-    memory_of: str
-    """Who counted it: the device, or the process. The two do not count the same thing."""
+    memory: Memory | Absent
     energy: dict[str, tuple[float, ...]] | Absent
     """Joules per sample (of a watched loop, per step) of each process, by whose energy and who says so."""
-    flags: dict[str, str]
+    flags: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     """What a reader of its figures must know: that a build is not the fast one, for example."""
     failure: str = ""
@@ -74,8 +68,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Where it was published and what is wrong with it; empty for what was measured with Metalmark."""
     parameters: int | None = None
     """Number of trained parameters."""
-    records: tuple[str, ...] = ()
-    sweeps: tuple[str, ...] = ()
+    runs: tuple[AnyRun, ...] = ()
     command: str = ""
     """What to type to measure it again."""
     trainings: tuple[TrainingRun, ...] = ()
@@ -88,6 +81,10 @@ class Measured(Struct, frozen=True, kw_only=True):
             if key in keys:
                 return keys[key]
         return None
+
+    @property
+    def memory_bytes(self) -> int | Absent:
+        return self.memory if isinstance(self.memory, Absent) else self.memory.bytes
 
     @property
     def name(self) -> str:
@@ -106,9 +103,9 @@ def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
     trained = [run for run in every if isinstance(run, TrainingRun)]
     loops = [(run, loop) for run in every if isinstance(run, WatchedRun) for loop in run.stretches]
     return [
-        *map(_of_bench, _grouped(bench, lambda one: (_asked(one.plan), _how(one.plan), _around(one.records[0])))),
-        *map(_of_trainings, _grouped(trained, lambda one: (training_question(one), _training_how(one), _around(one)))),
-        *map(_of_loops, _grouped(loops, lambda one: (_loop_question(*one), _loop_how(one[0]), _around(one[0])))),
+        *starmap(_of_bench, _grouped(bench, lambda one: (_asked(one.plan), _how(one.plan), _around(one.records[0])))),
+        *starmap(_of_trainings, _grouped(trained, _training_keys)),
+        *starmap(_of_loops, _grouped(loops, _loop_keys)),
     ]
 
 
@@ -140,7 +137,7 @@ def published_side() -> list[Measured]:
 
 def bench_command(plan: Plan) -> str:
     """The command that measures a plan again."""
-    parts = [*_plan_words(plan)]
+    parts = _plan_words(plan)
     parts[5:5] = ["--mode", plan.mode.value]
     if plan.feed is not Feed.RESIDENT:
         parts += ["--data-from", plan.feed.value]
@@ -184,59 +181,54 @@ def _defaults(workload: str) -> dict[str, object]:
     return {param.name: param.default for param in load(workload).params}
 
 
-def _grouped(items: Iterable[_Run], keys_of: Callable[[_Run], Sequence[Keys]]) -> list[list[_Run]]:
-    groups: dict[tuple[tuple[tuple[str, str], ...], ...], list[_Run]] = {}
+def _grouped(items: Iterable[_Run], keys_of: Callable[[_Run], CellKeys]) -> Iterable[tuple[CellKeys, list[_Run]]]:
+    """Group what has the same keys."""
+    groups: dict[tuple[tuple[tuple[str, str], ...], ...], tuple[CellKeys, list[_Run]]] = {}
     for item in items:
-        groups.setdefault(tuple(tuple(sorted(keys.items())) for keys in keys_of(item)), []).append(item)
-    return list(groups.values())
+        cell_keys = keys_of(item)
+        same = tuple(tuple(sorted(keys.items())) for keys in cell_keys)
+        groups.setdefault(same, (cell_keys, []))[1].append(item)
+    return groups.values()
 
 
 # Bench
 
 
-def _of_bench(cells: Sequence[Cell]) -> Measured:
-    cell = Cell(plan=cells[0].plan, records=_settled(cells))
+def _of_bench(keys: CellKeys, cells: Sequence[Cell]) -> Measured:
+    every = [record for cell in cells for record in cell.records]
+    # What Ctrl-C stopped says nothing about the cell, where anything came to its end.
+    ended = [record for record in every if record.header.ending != FailureKind.INTERRUPTED.value]
+    cell = Cell(plan=cells[0].plan, records=tuple(ended or every))
     failure, runs, memory = cell.failure, cell.completed, cell.memory
     samples = runs[0].samples_per_step if runs else 1
     # The clock gives no such block; a file that someone edited may.
     damaged = DAMAGED if any(not times or min(times) <= 0 for times in cell.step_times) else ""
+    figures = [] if damaged else [found for record in cell.records if (found := derived.derive(record)) is not None]
     return Measured(
-        what={**_asked(cell.plan), **({"data read": runs[0].data, "samples per step": str(samples)} if runs else {})},
-        how=_how(cell.plan),
+        what={**keys[0], **({"data read": runs[0].data, "samples per step": str(samples)} if runs else {})},
+        how=keys[1],
         around=_around(cell.records[0]),
         processes=() if damaged else tuple(tuple(time / samples for time in times) for times in cell.step_times),
         samples_per_step=samples,
-        memory_bytes=Absent(reason="nothing counted it") if isinstance(memory, Absent) else memory.bytes,
-        memory_of="" if isinstance(memory, Absent) else memory.of,
-        energy=Absent(reason=damaged) if damaged else _bench_energy(cell),
+        memory=UNCOUNTED_MEMORY if isinstance(memory, Absent) else memory,
+        energy=Absent(reason=damaged) if damaged else _by_meter([(found.energy, 0) for found in figures]),
         flags=cell.flags,
         notes=tuple(dict.fromkeys(f"{cell.plan.framework}: {note}" for run in runs for note in run.notes)),
         failure=f"{failure.kind.value}: {failure.message}" if failure else damaged,
         parameters=runs[0].trainable_parameters if runs else None,
-        records=tuple(record.id for record in cell.records),
-        sweeps=tuple(dict.fromkeys(record.sweep for record in cell.records)),
+        runs=cell.records,
         command=bench_command(cell.plan),
     )
 
 
-def _settled(cells: Sequence[Cell]) -> tuple[BenchRun, ...]:
-    """Without what Ctrl-C stopped, where anything came to its end: it says nothing about the cell."""
-    every = [record for cell in cells for record in cell.records]
-    ended = [record for record in every if record.header.ending != FailureKind.INTERRUPTED.value]
-    return tuple(ended or every)
-
-
-def _bench_energy(cell: Cell) -> dict[str, tuple[float, ...]] | Absent:
-    costs = [found.energy for record in cell.records if (found := derive(record)) is not None]
-    return _by_meter([(cost, 0.0 if isinstance(cost, Absent) else cost.joules_per_sample) for cost in costs])
-
-
-def _by_meter(used: Sequence[tuple[PartEnergy | Absent, float]]) -> dict[str, tuple[float, ...]] | Absent:
-    """Joules by whose energy and who says so; absent where one of the runs has none."""
+def _by_meter(used: Sequence[tuple[PartEnergy | Absent, int]]) -> dict[str, tuple[float, ...]] | Absent:
+    """Joules by whose energy and who says so: over a number of samples or steps, or as a Cost has it per sample.
+    Absent where one of the runs has none."""
     found: dict[str, list[float]] = {}
-    for energy, joules in used:
+    for energy, count in used:
         if isinstance(energy, Absent):
             return energy
+        joules = energy.joules_per_sample if isinstance(energy, Cost) else energy.joules / count if count else 0.0
         found.setdefault(f"{energy.part}, {energy.source}", []).append(joules)
     return {name: tuple(values) for name, values in found.items()} or Absent(reason="it did not complete")
 
@@ -279,7 +271,11 @@ def _around(run: AnyRun) -> Keys:
 # Trainings
 
 
-def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
+def _training_keys(run: TrainingRun) -> CellKeys:
+    return training_question(run), {**_how(run.plan), "workers": word(run.goal.workers)}, _around(run)
+
+
+def _of_trainings(keys: CellKeys, every: Sequence[TrainingRun]) -> Measured:
     plan, goal = every[0].plan, every[0].goal
     failed = [run for run in every if run.failure is not None and run.failure.kind is not FailureKind.INTERRUPTED]
     ended = [run for run in every if run.ending in ENDED and run.epochs]
@@ -291,7 +287,7 @@ def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
         failure = training_state(every[-1])
     paces = [overall_samples_s(run.epochs) for run in ended]
     setups = [run.setting for run in ended if run.setting is not None]
-    memories = [training_memory(run) for run in ended]
+    memories = [derived.training_memory(run) for run in ended]
     peaks = [memory for memory in memories if not isinstance(memory, Absent)]
     notes = [f"{plan.framework}: {note}" for setup in setups for note in setup.notes]
     if left_out and ended:
@@ -302,41 +298,36 @@ def _of_trainings(every: Sequence[TrainingRun]) -> Measured:
         read = f"{setups[0].data}, {setups[0].train_samples:,} + {setups[0].validation_samples:,} samples"
     return Measured(
         kind=RunKind.TRAINING,
-        what={**training_question(every[0]), **({"data read": read} if read else {})},
-        how=_training_how(every[0]),
-        around=_around((ended or every)[0]),
+        what={**keys[0], **({"data read": read} if read else {})},
+        how=keys[1],
+        around=keys[2],
         speakable=frozenset({"dtype", "workload file", *plan.params}),
         processes=tuple((1 / pace,) for pace in paces if not isinstance(pace, Absent)),
         samples_per_step=int(plan.params.get("batch_size", 1)),
-        memory_bytes=max(memory.bytes for memory in peaks) if peaks else Absent(reason="nothing counted it"),
-        memory_of=peaks[0].of if peaks else "",
-        energy=_by_meter([_per_trained_sample(run) for run in ended]),
+        memory=Memory(bytes=max(peak.bytes for peak in peaks), of=peaks[0].of) if peaks else UNCOUNTED_MEMORY,
+        energy=_by_meter([(derived.training_energy(run), sum(epoch.samples for epoch in run.epochs)) for run in ended]),
         flags={flag.name: flag.evidence for run in ended for flag in flags_of(run)},
         notes=tuple(dict.fromkeys(notes)),
         failure=failure,
         parameters=setups[0].trainable_parameters if setups else None,
-        records=tuple(run.id for run in every),
-        sweeps=tuple(dict.fromkeys(run.sweep or run.id for run in every)),
+        runs=tuple(every),
         command=train_command(plan, goal),
         trainings=tuple(ended),
     )
 
 
-def _training_how(run: TrainingRun) -> Keys:
-    return {**_how(run.plan), "workers": word(run.goal.workers)}
-
-
-def _per_trained_sample(run: TrainingRun) -> tuple[PartEnergy | Absent, float]:
-    energy, samples = training_energy(run), sum(epoch.samples for epoch in run.epochs)
-    return energy, 0.0 if isinstance(energy, Absent) or not samples else energy.joules / samples
-
-
 # Watched loops
 
 
-def _of_loops(every: Sequence[tuple[WatchedRun, str]]) -> Measured:
-    run, loop = every[0]
-    runs = [one for one, _ in every]
+def _loop_keys(run_and_loop: tuple[WatchedRun, str]) -> CellKeys:
+    run, loop = run_and_loop
+    sizes = {name: str(value) for name, value in run.params.items() if name in BATCH_SIZES}
+    others = {name: str(value) for name, value in run.params.items() if name not in BATCH_SIZES | SEEDS}
+    return {"loop": loop, **sizes}, {"name": run.name, **others}, _around(run)
+
+
+def _of_loops(keys: CellKeys, every: Sequence[tuple[WatchedRun, str]]) -> Measured:
+    loop, runs = every[0][1], [one for one, _ in every]
     times = [_step_times(one.stretches[loop]) for one in runs]
     failure = "" if all(each and min(each) > 0 for each in times) else "damaged: a run has no step, or none that lasted"
     held = [value for one in runs for series in one.telemetry.series if series.name == "process_memory"
@@ -345,31 +336,20 @@ def _of_loops(every: Sequence[tuple[WatchedRun, str]]) -> Measured:
     endings = dict.fromkeys(f"{one.name} ({one.id}): {one.ended.value}." for one in runs if one.error)
     return Measured(
         kind=RunKind.WATCH,
-        what=_loop_question(run, loop),
-        how=_loop_how(run),
-        around=_around(run),
+        what=keys[0],
+        how=keys[1],
+        around=keys[2],
         speakable=frozenset(),
         processes=() if failure else tuple(map(tuple, times)),
         samples_per_step=1,
-        memory_bytes=int(max(held)) if held else Absent(reason="no reading of the process's memory"),
-        memory_of="process",
-        energy=_by_meter([_per_step(one) for one in runs]),
+        memory=memory_used("cpu", None, held),
+        energy=_by_meter([_loop_energy(one) for one in runs]),
         flags={flag.name: flag.evidence for one in runs for flag in flags_of(one)},
         notes=(*endings, *dict.fromkeys(note for one in runs for note in one.notes)),
         failure=failure,
-        records=tuple(one.id for one in runs),
-        sweeps=tuple(one.id for one in runs),
+        runs=tuple(runs),
         input_waits=tuple(wait for wait in waits if wait is not None),
     )
-
-
-def _loop_question(run: WatchedRun, loop: str) -> Keys:
-    return {"loop": loop, **{name: str(value) for name, value in run.params.items() if name in BATCH_SIZES}}
-
-
-def _loop_how(run: WatchedRun) -> Keys:
-    apart = BATCH_SIZES | SEEDS
-    return {"name": run.name, **{name: str(value) for name, value in run.params.items() if name not in apart}}
 
 
 def _step_times(stretches: Sequence[Stretch]) -> list[float]:
@@ -381,11 +361,10 @@ def _step_times(stretches: Sequence[Stretch]) -> list[float]:
     return [sum(one.elapsed_s for one in part) / sum(one.steps for one in part) for part in parts]
 
 
-def _per_step(run: WatchedRun) -> tuple[PartEnergy | Absent, float]:
-    energy, steps = watched_energy(run), sum(one.steps for loop in run.stretches.values() for one in loop)
+def _loop_energy(run: WatchedRun) -> tuple[PartEnergy | Absent, int]:
     if len(run.stretches) > 1:
-        return Absent(reason="a run of several loops is metered as a whole"), 0.0
-    return energy, 0.0 if isinstance(energy, Absent) or not steps else energy.joules / steps
+        return Absent(reason="a run of several loops is metered as a whole"), 0
+    return derived.watched_energy(run), sum(one.steps for loop in run.stretches.values() for one in loop)
 
 
 # Published figures
@@ -397,13 +376,10 @@ def _of_published(figure: PublishedFigure) -> Measured:
     return Measured(
         what={"workload": figure.workload, "mode": figure.mode.value, "dtype": figure.dtype, **figure.params},
         how={"framework": figure.framework, "device": figure.device},
-        around={},
         processes=() if step_s is None else ((step_s / batch,),),
         samples_per_step=batch,
-        memory_bytes=NOT_PUBLISHED,
-        memory_of="",
+        memory=NOT_PUBLISHED,
         energy=NOT_PUBLISHED,
-        flags={},
         failure="" if step_s is not None else "out of memory: as published",
         published=f"{figure.source}; {figure.note}",
     )

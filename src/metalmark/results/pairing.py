@@ -54,7 +54,8 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
     """
     asked = _keys([cell.what for cell in (*a.cells, *b.cells)])
     ways = _keys([cell.how for cell in (*a.cells, *b.cells)])
-    apart = [key for key in (*asked, *ways) if key not in by and _apart(a, b, key)]
+    values = {key: (_values(a, key), _values(b, key)) for key in (*asked, *ways) if key not in by}
+    apart = [key for key, (ours, theirs) in values.items() if ours and theirs and not ours & theirs]
     speakable = frozenset().union(*(cell.speakable for cell in (*a.cells, *b.cells)))
     meant = [key for key in by if key in speakable or key not in asked]
     other = [key for key in asked if key in (*apart, *by) and key not in meant]
@@ -68,9 +69,13 @@ def pair(a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False) -> P
     pairs: list[Pair] = []
     unpaired: list[Unpaired] = []
     for cell in b.cells:
-        found = _narrowed([other for other in a.cells if not _differing(other, cell, match)], cell, by)
+        found = [other for other in a.cells if not _differing(other, cell, match)]
+        around = [key for key in cell.around if key not in by]
+        alike = [other for other in found if all(other.around.get(key) == cell.around[key] for key in around)]
+        found = alike or found  # where several fit: those on the same machine with the same versions
         if len(found) > 1 and not (cell.published or found[0].published):
-            differ = _keys_apart(found)
+            keys = _keys([keys for other in found for keys in (other.what, other.how, other.around)])
+            differ = [shown(key) for key in keys if len({other.value(key) for other in found}) > 1]
             reason = f"{len(found)} cells of {a.name} fit it; they differ in {', '.join(differ)}"
             unpaired.append(Unpaired(side=b.name, cell=cell.name, reason=reason))
         elif found:
@@ -104,12 +109,6 @@ def _keys(every: Sequence[dict[str, str]]) -> list[str]:
     return list(dict.fromkeys(key for keys in every for key in keys))
 
 
-def _apart(a: Side, b: Side, key: str) -> bool:
-    """Whether the sides have no value of the key in common."""
-    ours, theirs = _values(a, key), _values(b, key)
-    return bool(ours) and bool(theirs) and not ours & theirs
-
-
 def _values(side: Side, key: str) -> set[str]:
     """The side's values of a key. What a published figure does not say is not known, so it differs from nothing."""
     values = {cell.value(key) for cell in side.cells if key in cell.what or key in cell.how or not _silent(cell, key)}
@@ -121,32 +120,14 @@ def _silent(cell: Measured, key: str) -> bool:
 
 
 def _differing(a: Measured, b: Measured, keys: Sequence[str]) -> list[str]:
-    return [key for key in keys if not _agree(a, b, key)]
-
-
-def _agree(a: Measured, b: Measured, key: str) -> bool:
-    ours, theirs = a.value(key), b.value(key)
-    if (ours is None and _silent(a, key)) or (theirs is None and _silent(b, key)):
-        return True
-    return (ours or "") == (theirs or "")
-
-
-def _narrowed(found: list[Measured], cell: Measured, by: Sequence[str]) -> list[Measured]:
-    """The cells on the same machine with the same versions, where several fit."""
-    keys = [key for key in cell.around if key not in by]
-    alike = [other for other in found if all(other.around.get(key) == cell.around[key] for key in keys)]
-    return alike if alike and len(found) > 1 else found
-
-
-def _keys_apart(cells: Sequence[Measured]) -> list[str]:
-    keys = _keys([keys for cell in cells for keys in (cell.what, cell.how, cell.around)])
-    return [shown(key) for key in keys if len({cell.value(key) for cell in cells}) > 1]
+    """The keys in which two cells differ, as far as both say anything."""
+    told = [key for key in keys if not any(cell.value(key) is None and _silent(cell, key) for cell in (a, b))]
+    return [key for key in told if (a.value(key) or "") != (b.value(key) or "")]
 
 
 def _nearest(cell: Measured, other: Side, match: Sequence[str]) -> str:
     """Why no cell of the other side fits: what its nearest cell has instead."""
-    gaps = [(_differing(candidate, cell, match), candidate) for candidate in other.cells]
-    gaps = [gap for gap in gaps if gap[0]]
+    gaps = [(keys, candidate) for candidate in other.cells if (keys := _differing(candidate, cell, match))]
     if not gaps:
         return f"every cell of {other.name} that fits has its pair already"
     keys, candidate = min(gaps, key=lambda gap: len(gap[0]))
@@ -159,7 +140,7 @@ def _nearest(cell: Measured, other: Side, match: Sequence[str]) -> str:
 def _against(a: Side, b: Side, key: str) -> str:
     def listed(side: Side) -> str:
         values = sorted(_values(side, key), key=lambda value: (len(value), value))
-        return ", ".join(_short(value) for value in values) or "not said"
+        return ", ".join(value if len(value) <= 40 else f"{value[:12]}…" for value in values) or "not said"
 
     if listed(a) == listed(b):
         return f"{shown(key)} decides what is done, not how it is done"
@@ -170,10 +151,6 @@ def _told(keys: Sequence[str]) -> list[str]:
     """A step's samples are its batch size, and what was read follows from the data set: one of the two is said."""
     said_by = {"samples per step": "batch_size", "data read": "data"}
     return [key for key in keys if said_by.get(key) not in keys]
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= 40 else f"{value[:12]}…"
 
 
 def shown(key: str) -> str:
