@@ -63,10 +63,10 @@ def clocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 def test_sleep_is_told_exactly(clocks: Clocks) -> None:
     watch = sleep.SleepWatch()
     clocks.running_s += 100
-    assert watch.gap() == sleep.Gap(slept_s=0.0, wall_gap_s=0.0, elapsed_s=100.0)
+    assert watch.gap() == sleep.SleepGap(slept_s=0.0, wall_gap_s=0.0, elapsed_s=100.0)
     clocks.slept_s += 340
     clocks.running_s += 10
-    assert watch.gap() == sleep.Gap(slept_s=340.0, wall_gap_s=340.0, elapsed_s=110.0)
+    assert watch.gap() == sleep.SleepGap(slept_s=340.0, wall_gap_s=340.0, elapsed_s=110.0)
     assert watch.gap().note == "", "the flag says it"
 
 

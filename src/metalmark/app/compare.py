@@ -10,7 +10,7 @@ from metalmark.app.runs import StorePath
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.results.comparison import PUBLISHED, SPLIT, compare_runs, runs_of, sides_of
-from metalmark.stats.difference import BAND
+from metalmark.stats.difference import BAND, Verdict
 from metalmark.store.path import store_path
 from metalmark.store.sqlite import Store
 
@@ -56,6 +56,31 @@ def _named(runs: Sequence[str | Runs], store: StorePath) -> dict[str, Sequence[A
             else:
                 named[name] = () if given == PUBLISHED else runs_of(given, opened)
     return named
+
+
+def find_slower(found: Comparisons, limit: float) -> tuple[list[str], bool]:
+    """Judge comparisons by a limit on the time: a line for each cell that is shown to be slower by that much, that no
+    longer runs or that can't be judged, and whether all that could be judged passed."""
+    every = [row for comparison in found for row in comparison.rows]
+    judged = [row for row in every if not row.no_speed_up and not (row.a.published or row.b.published)]
+    broken = [row for row in judged if row.b.failure and not row.a.failure]
+    timed = [row for row in judged if row.told]
+    if not broken and not timed:
+        raise UsageError(
+            "--fail-if-slower can judge none of these cells: no pair is like for like with two runs per side.",
+            hint="Measure the same on both sides, with --repeat 5.",
+        )
+    slower = [row for row in timed if row.verdict is Verdict.SLOWER and row.more_time >= limit]
+    unclear = [row for row in timed if row.verdict is Verdict.CANT_TELL]
+    lines = [
+        *(
+            f"slower: {row.name} takes {row.more_time * 100:.1f}% more time; the limit is {limit * 100:g}%."
+            for row in slower
+        ),
+        *(f"broken: {row.name}: {row.b.failure}" for row in broken),
+        *(f"not judged: {row.name}: can't tell: {row.reason}." for row in unclear),
+    ]
+    return lines, not slower and not broken
 
 
 def parse_percentage(text: str, *, option: str) -> float:

@@ -44,7 +44,7 @@ def report(
     say = say_on_stderr if progress else say_nothing
     name = os.fspath(output) if output is not None else None
     form = form_of(format, name)
-    data = render(gather(runs, store_path(store), published=published, say=say), form, say=say)
+    data = render(gather(runs, store, published=published, say=say), form, say=say)
     path = name or DEFAULTS.get(form, f"report.{form}")
     write_file(path, data)
     return Path(path)
@@ -59,20 +59,24 @@ def form_of(form: str | None, output: str | None) -> str:
     return ENDINGS.get(ending, "html")
 
 
-def gather(queries: Sequence[str | Runs], path: Path, *, published: bool = False, say: Say = say_nothing) -> Content:
+def gather(
+    queries: Sequence[str | Runs], store: StorePath, *, published: bool = False, say: Say = say_nothing
+) -> Content:
     """Find what a report is of: runs of every kind, what their sweeps planned, and the ceilings of their devices."""
     words = [query for query in queries if isinstance(query, str)]
     given = [query for query in queries if isinstance(query, Runs)]
-    with Store(path, readonly=True) as store:
+    with Store(store_path(store), readonly=True) as opened:
         if not queries:
-            words = [_newest(store, say)]
-        selections = select_all(words, store)
-        runs = {run.id: run for run in (*load(selections, store, whole_cells=True), *(r for one in given for r in one))}
-        sweeps = [sweep for one in selections if one.sweep and (sweep := _sweep(one.sweep, store)) is not None]
+            words = [_newest(opened, say)]
+        selections = select_all(words, opened)
+        runs = {
+            run.id: run for run in (*load(selections, opened, whole_cells=True), *(r for one in given for r in one))
+        }
+        sweeps = [sweep for one in selections if one.sweep and (sweep := _sweep(one.sweep, opened)) is not None]
         sweeps += [one.sweep for one in given if one.sweep is not None]
         # Only a device that something ran on has a ceiling that is of interest.
         frameworks = sorted({run.plan.framework for run in runs.values() if isinstance(run, BenchRun)})
-        measured = store.of_workloads([MATMUL, COPY], frameworks=frameworks) if frameworks else ()
+        measured = opened.of_workloads([MATMUL, COPY], frameworks=frameworks) if frameworks else ()
     return Content(
         runs=tuple(runs.values()),
         plans=tuple(plan for sweep in sweeps for plan in sweep.plans),

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from metalmark.app.bench import bench_runs
 from metalmark.app.results import Runs
-from metalmark.errors import MetalmarkError, UsageError
+from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode_export
 from metalmark.model.plan import Sweep
 from metalmark.model.run import RunKind
@@ -64,6 +64,15 @@ def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> Runs:
             return Runs(opened.load(opened.rows(limit=limit), on_error=_say_left_out), store=path, as_list=True)
         selections = select_all(queries, opened)
         return Runs(load(selections, opened), store=path, sweep=_whole_sweep(selections, opened))
+
+
+def existing_store(store: StorePath = None) -> Path:
+    """Return the store's file; refuse one that is not there, or is not a store."""
+    path = store_path(store)
+    if not path.exists():
+        raise StoreError(f"There is no store yet at {path}.", hint="Measure something first: metalmark bench mnist-mlp")
+    with Store(path, readonly=True):
+        return path
 
 
 def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing:

@@ -60,14 +60,19 @@ def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy
     (train --repeat 3), watched runs of one name. The 95% interval and the noise band come from how they
     differ. Verdicts: faster, slower, better, worse, same, can't tell.
     """
-    from metalmark.app.compare import compare, parse_percentage
+    from metalmark.app.compare import compare, find_slower, parse_percentage
 
     most = None if limit is None else parse_percentage(limit, option="--fail-if-slower")
     found = compare(*runs, by=by or (), anyway=anyway, noise_band=band, target_accuracy=target_accuracy, store=store)
     for error in found.refused:
         click.echo(f"metalmark: {error.message}\n  {error.hint}", err=True)
     show(found, form)
-    return 0 if most is None else judge(found, most)
+    if most is None:
+        return 0
+    lines, passed = find_slower(found, most)
+    for line in lines:
+        click.echo(line, err=True)
+    return 0 if passed else 1
 
 
 def show(found: Sequence[Comparison], form: str | None) -> None:
@@ -88,30 +93,3 @@ def show(found: Sequence[Comparison], form: str | None) -> None:
             click.echo(markdown(comparison_table(comparison)), nl=False)
         else:
             print_table(comparison_table(comparison))
-
-
-def judge(found: Sequence[Comparison], most: float) -> int:
-    """The exit code of --fail-if-slower: 1 when a cell is shown to be slower by that much, or no longer runs."""
-    from metalmark.errors import UsageError
-    from metalmark.stats.difference import Verdict
-
-    every = [row for comparison in found for row in comparison.rows]
-    judged = [row for row in every if not row.no_speed_up and not (row.a.published or row.b.published)]
-    broken = [row for row in judged if row.b.failure and not row.a.failure]
-    timed = [row for row in judged if row.told]
-    if not broken and not timed:
-        raise UsageError(
-            "--fail-if-slower can judge none of these cells: no pair is like for like with two runs per side.",
-            hint="Measure the same on both sides, with --repeat 5.",
-        )
-    slower = [row for row in timed if row.verdict is Verdict.SLOWER and row.more_time >= most]
-    for row in slower:
-        click.echo(
-            f"slower: {row.name} takes {row.more_time * 100:.1f}% more time; the limit is {most * 100:g}%.", err=True
-        )
-    for row in broken:
-        click.echo(f"broken: {row.name}: {row.b.failure}", err=True)
-    for row in timed:
-        if row.verdict is Verdict.CANT_TELL:
-            click.echo(f"not judged: {row.name}: can't tell: {row.reason}.", err=True)
-    return 1 if slower or broken else 0

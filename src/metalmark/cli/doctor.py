@@ -74,17 +74,11 @@ def _recognise(source: str, *, as_json: bool) -> int:
 
 
 def _write_bundle(file: str) -> int:
-    from metalmark.app.doctor import look_around
-    from metalmark.doctor.bundle import make_bundle, refuse_unwritable, write_bundle
-    from metalmark.runner.values import expanded
+    from metalmark.app.doctor import bundle_machine
 
-    refuse_unwritable(expanded(file))
-    scene = look_around()
-    click.echo("Asking the system's tools once more, and the sensors for three seconds ...", err=True)
-    made = make_bundle(scene)
-    size = write_bundle(expanded(file), made)
+    size, answers = bundle_machine(file)
     click.echo(
-        f"{file}: {size:,} bytes, with the answers of {len(made.answers)} system tools. It holds no name of yours or "
+        f"{file}: {size:,} bytes, with the answers of {answers} system tools. It holds no name of yours or "
         "of this machine, no path and no serial number; read it before you send it.",
         err=True,
     )

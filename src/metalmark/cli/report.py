@@ -52,10 +52,9 @@ def command(runs: tuple[str, ...], output: str | None, form: str | None, against
         return _write_site(runs, site, opens=opens)
     from metalmark.app import report
     from metalmark.app.runs import write_file
-    from metalmark.store.path import store_path
 
     chosen = report.form_of(form, output)
-    content = report.gather(runs, store_path(store), published=bool(against), say=_say)
+    content = report.gather(runs, store, published=bool(against), say=_say)
     data = report.render(content, chosen, say=_say)
     name = output or report.DEFAULTS.get(chosen, "-")
     if name == "-":

@@ -31,15 +31,10 @@ Exit code: 0 stopped by Ctrl-C; 2 the port is taken, there is no store, or an ex
 @store_option
 def command(host: str, port: int | None, ask: bool, opens: bool, store: str | None) -> int:
     """Show runs, comparisons and what runs now in a browser, until Ctrl-C."""
-    from metalmark.errors import NotInstalledError, StoreError
-    from metalmark.store.path import store_path
-    from metalmark.store.sqlite import Store
+    from metalmark.app.runs import existing_store
+    from metalmark.errors import NotInstalledError
 
-    path = store_path(store)
-    if not path.exists():
-        raise StoreError(f"There is no store yet at {path}.", hint="Measure something first: metalmark bench mnist-mlp")
-    with Store(path, readonly=True):
-        pass  # a file that is no store is refused before anything listens
+    path = existing_store(store)  # a file that is no store is refused before anything listens
     try:
         from metalmark.web.app import Server
     except ImportError as error:

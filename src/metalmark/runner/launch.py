@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.machine.processes import signal_group, wait_for_exit
-from metalmark.machine.sleep import Gap, SleepWatch
+from metalmark.machine.sleep import SleepGap, SleepWatch
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, FailureKind, Telemetry
@@ -35,6 +36,8 @@ OOM_SIGNS = ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "Insufficient Memory
 """What Metal says when a command did not fit. MLX meets it in a callback that nothing can catch, and aborts."""
 SMALLER = "Use a smaller --batch-size."
 MOST_OUTPUT_BYTES = 4 << 20
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 # PyTorch prints it with PYTORCH_ENABLE_MPS_FALLBACK=1, once per process: of several operations it names the first.
 # Vendors' backends print the same sentence with their own names, some of them for each operation.
@@ -63,7 +66,7 @@ class Attended(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     oom_killed: bool
     telemetry: Telemetry
-    gap: Gap
+    gap: SleepGap
     """Time that passed without the clock by which everything is timed."""
 
 
@@ -136,10 +139,12 @@ class Worker:
                     heard_s = time.monotonic()
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
-                        progress = _parse(line, self.progress_type)
-                        if progress is not None:
-                            phase = progress.phase
-                            tell(progress)
+                        try:
+                            progress = msgspec.json.decode(line, type=self.progress_type)
+                        except msgspec.DecodeError:
+                            continue  # a library that writes to every open file; the outcome does not need this pipe
+                        phase = progress.phase
+                        tell(progress)
 
     def stop(self) -> int:
         """End the worker and whatever it started, by its own process group. Return its exit status."""
@@ -212,7 +217,7 @@ def run_cell(
         report: WorkerReport | Failed | None = end.gave_up
         if end.gave_up is None or end.gave_up.kind is FailureKind.TIMED_OUT:
             # A framework that hangs while its process ends has measured all the same.
-            report = _read_report(worker.outcome_path) or report
+            report = read_report(worker.outcome_path, WorkerReport) or report
         if isinstance(report, WorkerReport):
             outcome, versions = report.outcome, report.versions
         else:
@@ -238,11 +243,12 @@ def fallbacks(output: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_FALLBACK.findall(text)))
 
 
-def _read_report(path: Path) -> WorkerReport | Failed | None:
+def read_report(path: Path, kind: type[T]) -> T | Failed | None:
+    """Return what a worker left when it ended; None where it left nothing."""
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=WorkerReport)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.DecodeError as error:
         return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error}.")
 
@@ -282,20 +288,10 @@ def _timed_out(what: str, phase: str, option: str) -> Failed:
     )
 
 
-def _parse(line: bytes, kind: type[Progress]) -> Progress | None:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.DecodeError:
-        return None  # a library that writes to every open file; the outcome does not depend on this pipe
-
-
 def oom_kill_count() -> int:
     """Return how often this container's memory limit has killed a process, where the system counts it."""
     try:
-        for line in OOM_EVENTS.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+        counts = dict(line.split(maxsplit=1) for line in OOM_EVENTS.read_text().splitlines())
+        return int(counts.get("oom_kill", 0))
     except (OSError, ValueError):
         return 0
-    return 0
