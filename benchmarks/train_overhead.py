@@ -207,7 +207,7 @@ def run_bare(name: str, data: Path, epochs: int) -> None:
     recipe, epoch = {"torch": bare_torch, "tensorflow": bare_tensorflow}[name](workload, params)
     times, losses = [], []
     for number in range(1, epochs + 1):
-        passes = samples.training(workload, recipe, plan, made.train, number)
+        passes = samples.Samples(workload, recipe, plan, made.train, number)
         begin = time.monotonic()
         with samples.in_order(passes, 0) as batches:
             kept = epoch(batches)

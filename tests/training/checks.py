@@ -91,7 +91,7 @@ class Checks:
 
     def check_evaluating_changes_nothing(self) -> None:
         with self._open(self._image) as trainer:
-            batch = samples.validation(find(SMALL), trainer.recipe, self._image, CIFAR.validation)[0]
+            batch = samples.Samples(find(SMALL), trainer.recipe, self._image, CIFAR.validation)[0]
             before = trainer.state()
             loss, outputs = trainer.evaluate(batch)
             assert trainer.evaluate(batch)[0] == loss, "dropout is on"
@@ -107,9 +107,9 @@ class Checks:
         work = find(SMALL)
         plan = replace(self._image, params={**self._image.params, "batch_size": 1})
         with self._open(self._image) as trainer:
-            for arrays in batches(samples.training(work, trainer.recipe, self._image, CIFAR.train, 1)):
+            for arrays in batches(samples.Samples(work, trainer.recipe, self._image, CIFAR.train, 1)):
                 trainer.train_batch(arrays)
-            single = samples.validation(work, trainer.recipe, plan, CIFAR.validation)
+            single = samples.Samples(work, trainer.recipe, plan, CIFAR.validation)
             found = [trainer.evaluate(arrays) for arrays in batches(single)]
         losses, right = [loss for loss, _ in found], [int(scores.argmax()) for _, scores in found]
         assert len(losses) == 13

@@ -27,6 +27,7 @@ RECORD, JOB, LINEUP = "record.json", "job.json", "lineup.json"
 BEST, LAST = "best.safetensors", "last.safetensors"
 CHECKPOINT_SCHEMA = 1
 METADATA = "metalmark"
+START_AGAIN = "Start again in another --out."
 
 T = TypeVar("T", bound=Struct)
 
@@ -71,15 +72,8 @@ class Member(NamedTuple):
 
 def new_run(request: Request) -> TrainingRun:
     """Return the run of a training that has not begun."""
-    return TrainingRun(
-        id=request.id,
-        started_at=now_utc(),
-        sweep=request.sweep,
-        cell=request.cell,
-        repeat=request.repeat,
-        plan=request.plan,
-        goal=request.goal,
-    )
+    asked = {name: getattr(request, name) for name in ("id", "sweep", "cell", "repeat", "plan", "goal")}
+    return TrainingRun(started_at=now_utc(), **asked)
 
 
 def folder_name(workload: str, identifier: str) -> str:
@@ -105,7 +99,8 @@ def stored_training(folder: Path, epochs: int | None = None) -> Member:
     request, run = read_request(folder), read_record(folder)
     if epochs is not None:
         request = msgspec.structs.replace(request, goal=msgspec.structs.replace(request.goal, epochs=epochs))
-    return Member(request, msgspec.structs.replace(run, epochs=curve(folder)), folder)
+    epochs_done = load_checkpoint(folder / LAST)[0].epochs if (folder / LAST).exists() else ()
+    return Member(request, msgspec.structs.replace(run, epochs=epochs_done), folder)
 
 
 def discard(folder: Path) -> None:
@@ -121,11 +116,11 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def read_record(folder: Path) -> TrainingRun:
-    return msgspec.structs.replace(_read(folder / RECORD, TrainingRun), schema=SCHEMA)
+    return msgspec.structs.replace(read_struct(folder / RECORD, TrainingRun), schema=SCHEMA)
 
 
 def read_request(folder: Path) -> Request:
-    return _read(folder / JOB, Request)
+    return read_struct(folder / JOB, Request)
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -136,20 +131,19 @@ def write_record(folder: Path, run: TrainingRun) -> None:
     write_struct(folder / RECORD, run)
 
 
-def _read(path: Path, kind: type[T]) -> T:
+def read_struct(
+    path: Path, kind: type[T], *, newest: int = SCHEMA, what: str = "training", hint: str = START_AGAIN
+) -> T:
+    """Read a file of a training's folder, or of several trainings'. `hint` says what to do when it is damaged."""
     try:
-        data = path.read_bytes()
+        return decode_versioned(path.read_bytes(), kind, newest=newest, source=str(path))
     except OSError as error:
         raise UsageError(
-            f"{path.parent} holds no training: {path.name} can't be read ({error.strerror}).",
+            f"{path.parent} holds no {what}: {path.name} can't be read ({error.strerror}).",
             hint="Give the folder that `metalmark train` wrote: metalmark train --resume=DIR",
         ) from error
-    try:
-        return decode_versioned(data, kind, newest=SCHEMA, source=str(path))
     except msgspec.DecodeError as error:
-        raise FormatError(
-            f"{path} is damaged: {printable(str(error))}.", hint="Start again in another --out."
-        ) from error
+        raise FormatError(f"{path} is damaged: {printable(str(error))}.", hint=hint) from error
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -199,12 +193,6 @@ def load_checkpoint(path: Path) -> tuple[Checkpoint, State]:
         ) from error
     refuse_newer(checkpoint.schema, CHECKPOINT_SCHEMA, path.name)
     return checkpoint, state
-
-
-def curve(folder: Path) -> tuple[Epoch, ...]:
-    """Return the epochs with which a resumed training begins: those of its last checkpoint."""
-    path = folder / LAST
-    return load_checkpoint(path)[0].epochs if path.exists() else ()
 
 
 def _safetensors(name: str):  # type: ignore[no-untyped-def]

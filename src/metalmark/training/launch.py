@@ -17,7 +17,7 @@ from metalmark.machine.steering import steering_variables
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry, now_utc
 from metalmark.model.training import Ending, TrainingRun, TrainingSession
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress, tell_all
-from metalmark.runner.launch import Worker, attend, died, fallbacks
+from metalmark.runner.launch import Worker, attend, died, fallbacks, read_report
 from metalmark.training.folder import Request, TrainingJob, TrainingReport, write_record, write_request
 
 UNFINISHED = Telemetry(hz=None, absent={"all": "this session was killed, or still runs"})
@@ -76,12 +76,16 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
         keeper.change(goal=request.goal, ending=Ending.RUNNING, failure=None, sessions=(*run.sessions, session))
         keeper.tell(Started(id=run.id, plan=request.plan, cell=request.cell, repeat=request.repeat, run=keeper.run))
         attended = attend(worker, request.hz, keeper)
-        report = _read_report(worker.outcome_path)
+        report = read_report(worker.outcome_path, TrainingReport)
         end: Ending | Failed
         if report is not None and (attended.gave_up is None or attended.gave_up.kind is FailureKind.TIMED_OUT):
-            end = report.ending  # also of a framework that hangs while its process ends
+            # Also of a framework that hangs while its process ends.
+            end = report.ending if isinstance(report, TrainingReport) else report
         else:
             end = attended.gave_up or died(attended.code, worker.output_path, attended.oom_killed)
+        ending = end if isinstance(end, Ending) else Ending.FAILED
+        if isinstance(end, Failed) and end.kind is FailureKind.INTERRUPTED:
+            ending = Ending.INTERRUPTED
         setting = keeper.run.setting
         if setting is not None:
             notes = [f"Ran on the CPU for want of a kernel: {name}" for name in fallbacks(worker.output_path)]
@@ -91,26 +95,11 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
                 session, software=msgspec.structs.replace(session.software, versions=setting.versions)
             )
         keeper.change(
-            ending=_ending(end),
+            ending=ending,
             failure=end if isinstance(end, Failed) else None,
             setting=setting,
-            memory=report.memory if report else None,
+            memory=report.memory if isinstance(report, TrainingReport) else None,
             sessions=(*run.sessions, msgspec.structs.replace(session, telemetry=attended.telemetry)),
         )
     keeper.tell(Ended(run=keeper.run))
     return keeper.run
-
-
-def _ending(end: Ending | Failed) -> Ending:
-    if not isinstance(end, Failed):
-        return end
-    return Ending.INTERRUPTED if end.kind is FailureKind.INTERRUPTED else Ending.FAILED
-
-
-def _read_report(path: Path) -> TrainingReport | None:
-    if not path.exists():
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TrainingReport)
-    except msgspec.DecodeError:
-        return None

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.backends.catalog import find, installed
-from metalmark.errors import FormatError, NotInstalledError, UsageError
-from metalmark.model.codec import decode_versioned
+from metalmark.errors import FormatError, NotInstalledError
 from metalmark.model.plan import Device
 from metalmark.model.run import Failed, FailureKind, Identifier, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
@@ -22,7 +21,6 @@ from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import require
 from metalmark.runner.job import write_struct
 from metalmark.runner.probing import absences, choose_devices
-from metalmark.scrub import printable
 from metalmark.training.derived import ending
 from metalmark.training.folder import (
     LINEUP,
@@ -31,6 +29,7 @@ from metalmark.training.folder import (
     discard,
     new_folder,
     new_run,
+    read_struct,
     remove_if_empty,
     stored_training,
     write_record,
@@ -109,11 +108,12 @@ def new_lineup(requests: Sequence[Request], folder: Path, say: Say) -> list[Memb
     for request, why in zip(requests, missing, strict=True):
         if why and request.repeat:
             continue
-        member_folder = new_folder(folder / _member_name(request))
-        run = new_run(request)
+        plan, run = request.plan, new_run(request)
+        repeat = f"-repeat{request.repeat + 1}" if request.repeat else ""
+        member_folder = new_folder(folder / f"{plan.framework}-{plan.device}{repeat}".replace(":", "-"))
         if why:
             run = _failed(run, why)
-            say(f"{request.plan.framework} on {request.plan.device} can't be trained: {why.message}")
+            say(f"{plan.framework} on {plan.device} can't be trained: {why.message}")
         write_request(member_folder, request)
         write_record(member_folder, run)
         members.append(Member(request, run, member_folder))
@@ -152,7 +152,8 @@ def run_members(
     failures: dict[int, Failed] = {}
     for number, member in enumerate(members):
         request, run, folder = member
-        name = f"[{number + 1} of {len(members)}] {_name(request)}"
+        again = f", repeat {request.repeat + 1}" if request.repeat else ""
+        name = f"[{number + 1} of {len(members)}] {request.plan.framework} on {request.plan.device}{again}"
         known, done = failures.get(request.cell), ending(run.epochs, request.goal)
         if run.failure is not None and run.failure.kind is not FailureKind.INTERRUPTED:
             say(f"{name}: {run.failure.kind.value}.")
@@ -197,19 +198,8 @@ def is_lineup(folder: Path) -> bool:
 
 
 def read_lineup(folder: Path) -> Lineup:
-    path = folder / LINEUP
-    try:
-        lineup = decode_versioned(path.read_bytes(), Lineup, newest=SCHEMA, source=str(path))
-    except OSError as error:
-        raise UsageError(
-            f"{folder} holds no trainings side by side: {LINEUP} can't be read ({error.strerror}).",
-            hint="Give the folder that `metalmark train` wrote: metalmark train --resume=DIR",
-        ) from error
-    except msgspec.DecodeError as error:
-        raise FormatError(
-            f"{path} is damaged: {printable(str(error))}.",
-            hint="Each training in it can still be resumed by its own folder.",
-        ) from error
+    path, hint = folder / LINEUP, "Each training in it can still be resumed by its own folder."
+    lineup = read_struct(path, Lineup, newest=SCHEMA, what="trainings side by side", hint=hint)
     if any(name in ("", ".", "..") or "/" in name or "\\" in name for name in lineup.members):
         # The file may come from anywhere; what it names is read and written.
         raise FormatError(f"{path} names a folder outside of its own.", hint="Resume each training by its own folder.")
@@ -218,13 +208,3 @@ def read_lineup(folder: Path) -> Lineup:
 
 def _failed(run: TrainingRun, why: Failed) -> TrainingRun:
     return msgspec.structs.replace(run, ending=Ending.FAILED, failure=why)
-
-
-def _member_name(request: Request) -> str:
-    repeat = f"-repeat{request.repeat + 1}" if request.repeat else ""
-    return f"{request.plan.framework}-{request.plan.device}".replace(":", "-") + repeat
-
-
-def _name(request: Request) -> str:
-    again = f", repeat {request.repeat + 1}" if request.repeat else ""
-    return f"{request.plan.framework} on {request.plan.device}{again}"

@@ -85,7 +85,7 @@ class Loop:
 
     def _epoch(self, number: int) -> Epoch:
         trainer, clock = self._trainer, time.perf_counter
-        passes = samples.training(self._workload, trainer.recipe, self._plan, self._dataset.train, number)
+        passes = samples.Samples(self._workload, trainer.recipe, self._plan, self._dataset.train, number)
         losses = LossReader(trainer, passes, number, self._step, self._tell)
         input_s = first_s = 0.0
         first_samples = 0
@@ -145,7 +145,7 @@ class Loop:
         return elapsed_s
 
     def _validate(self, number: int) -> Tally:
-        passes = samples.validation(self._workload, self._trainer.recipe, self._plan, self._dataset.validation)
+        passes = samples.Samples(self._workload, self._trainer.recipe, self._plan, self._dataset.validation)
         tally = Tally()
         with samples.in_order(passes, self._workers) as batches:
             for count, arrays in enumerate(batches, start=1):

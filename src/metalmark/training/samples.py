@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def dataset_of(workload: Workload, plan: Plan) -> Dataset:
     return find_dataset(workload, plan)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Samples:
     """One pass over a split: every sample once, in batches of which the last may be short."""
 
@@ -43,9 +44,14 @@ class Samples:
     recipe: Recipe
     plan: Plan
     split: Split
-    positions: Positions
-    epoch: int | None
-    """None for validation, which is never augmented."""
+    epoch: int | None = None
+    """None for validation, which is neither shuffled nor augmented."""
+
+    @cached_property
+    def positions(self) -> Positions:
+        if self.epoch is None:
+            return order(len(self.split), seed=0, shuffle=False)
+        return order(len(self.split), seed=self.plan.seed, epoch=self.epoch)
 
     @property
     def batch_size(self) -> int:
@@ -62,16 +68,6 @@ class Samples:
         assert self.workload.sample is not None
         batch = self.recipe.prepare(self.workload.sample(params, images, self.split.labels[chosen]))
         return (*batch.inputs, batch.targets)
-
-
-def training(workload: Workload, recipe: Recipe, plan: Plan, split: Split, epoch: int) -> Samples:
-    positions = order(len(split), seed=plan.seed, epoch=epoch)
-    return Samples(workload=workload, recipe=recipe, plan=plan, split=split, positions=positions, epoch=epoch)
-
-
-def validation(workload: Workload, recipe: Recipe, plan: Plan, split: Split) -> Samples:
-    positions = order(len(split), seed=0, shuffle=False)
-    return Samples(workload=workload, recipe=recipe, plan=plan, split=split, positions=positions, epoch=None)
 
 
 def suitable_workers(first: Arrays, cores: int) -> int:

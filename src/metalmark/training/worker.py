@@ -23,7 +23,7 @@ from metalmark.runner.events import TrainingProgress
 from metalmark.runner.job import write_struct
 from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here
 from metalmark.training import samples
-from metalmark.training.base import Trainer, Training
+from metalmark.training.base import Training
 from metalmark.training.folder import TrainingJob, TrainingReport
 from metalmark.training.loop import Loop
 from metalmark.workloads.catalog import load
@@ -32,23 +32,20 @@ from metalmark.workloads.catalog import load
 class TrainingPipe(ProgressPipe):
     """Tells the parent every loss and every epoch; how far a validation is, only five times per second."""
 
-    def setting(self, setting: TrainingSetup) -> None:
-        self._tell("ready", setting=setting)
-
     def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:
-        self._tell("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
+        self.tell("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
 
     def validating(self, *, epoch: int, done: float) -> None:
         if self.phase != "validating" or self._at_s() - self._wrote_s >= PROGRESS_EVERY_S:
-            self._tell("validating", done=done, epoch=epoch)
+            self.tell("validating", done=done, epoch=epoch)
 
     def ended(self, epoch: Epoch, step: int) -> None:
-        self._tell("saved", epoch=epoch.number, step=step, ended=epoch)
+        self.tell("saved", epoch=epoch.number, step=step, ended=epoch)
 
     def _at_s(self) -> float:
         return time.monotonic() - self._origin_s
 
-    def _tell(self, phase: str, **what: object) -> None:
+    def tell(self, phase: str, **what: object) -> None:
         self.phase, self._wrote_s = phase, self._at_s()
         if self._fd >= 0:
             self._write(TrainingProgress(phase=phase, at_s=self._wrote_s, **what))  # type: ignore[arg-type]
@@ -79,7 +76,7 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
     dataset = samples.dataset_of(workload, plan)
     tell("build")
     with training.open(plan, light(workload, dataset)) as trainer:
-        first = samples.training(workload, trainer.recipe, plan, dataset.train, 1)[0]
+        first = samples.Samples(workload, trainer.recipe, plan, dataset.train, 1)[0]
         workers = request.goal.workers
         if workers is None:
             workers = samples.suitable_workers(first, cpu.usable_cores(limits()) or 1)
@@ -87,7 +84,21 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
             trainer, workload, plan, dataset, request, folder=Path(job.folder), session=job.session,
             workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s,
         )  # fmt: skip
-        tell.setting(setting_of(trainer, training, workload, plan.params, dataset, workers))
+        setting = TrainingSetup(
+            placed_on=trainer.placement.device,
+            device_name=trainer.placement.name,
+            parameters=trainer.parameters,
+            trainable_parameters=trainer.trainable_parameters,
+            data=dataset.source,
+            data_digest=dataset.digest,
+            train_samples=len(dataset.train),
+            validation_samples=len(dataset.validation),
+            classes=len(dataset.train.classes),
+            workers=workers,
+            versions=training.probe().versions,
+            notes=(*trainer.notes, *(workload.notes(plan.params) if workload.notes is not None else ())),
+        )
+        tell.tell("ready", setting=setting)
         return loop.run(), trainer.memory()
 
 
@@ -103,25 +114,6 @@ def light(workload: Workload, dataset: Dataset) -> Workload:
     lighter = replace(workload, batch=batch)
     object.__setattr__(lighter, "origin", workload.origin)
     return lighter
-
-
-def setting_of(
-    trainer: Trainer, training: Training, workload: Workload, params: Params, dataset: Dataset, workers: int
-) -> TrainingSetup:
-    return TrainingSetup(
-        placed_on=trainer.placement.device,
-        device_name=trainer.placement.name,
-        parameters=trainer.parameters,
-        trainable_parameters=trainer.trainable_parameters,
-        data=dataset.source,
-        data_digest=dataset.digest,
-        train_samples=len(dataset.train),
-        validation_samples=len(dataset.validation),
-        classes=len(dataset.train.classes),
-        workers=workers,
-        versions=training.probe().versions,
-        notes=(*trainer.notes, *(workload.notes(params) if workload.notes is not None else ())),
-    )
 
 
 if __name__ == "__main__":
