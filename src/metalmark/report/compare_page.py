@@ -12,8 +12,8 @@ import msgspec
 
 from metalmark.model.run import Absent, RunKind
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import count, figures, joules, percent, seconds, share, size
-from metalmark.results.comparison import CellComparison, Comparison, Ratio, SideFigures, TrainedFigures
+from metalmark.report.text.units import count, figures, grouped, joules, known, percent, seconds, share, size
+from metalmark.results.comparison import CellComparison, Comparison, Ratio, TrainedFigures
 from metalmark.results.pairing import MAY_LACK, shown
 from metalmark.stats.difference import Difference, Gap, Verdict
 
@@ -28,11 +28,13 @@ NOT_LIKE = "not like for like"
 SAMPLES = {RunKind.BENCH: "processes", RunKind.TRAINING: "trainings", RunKind.WATCH: "runs"}
 
 Judged = Difference | Gap | Absent
+SideValue = float | Absent | Sequence[float]
 
 
 def comparison_table(found: Comparison) -> Table:
     """The table of a comparison; its caption begins with the answer."""
-    varying = [key for key in _keys(found.rows) if len({_value(row, key) for row in found.rows}) > 1]
+    keys = dict.fromkeys(key for row in found.rows for one in (row.a, row.b) for key in one.keys if key not in HIDDEN)
+    varying = [key for key in keys if len({_value(row, key) for row in found.rows}) > 1]
     names = FIGURES if found.kind is RunKind.BENCH else PER_FIGURE
     rows = [
         (*(_value(row, key) for key in varying), *cells)
@@ -143,7 +145,7 @@ def _accuracy_sentence(accuracy: Gap | Absent, row: CellComparison, a: str, b: s
     if accuracy.verdict is Verdict.SAME:
         return f"{b} is as accurate as {a}: {values}{_points_interval(accuracy)}."
     word = "more" if accuracy.verdict is Verdict.BETTER else "less"
-    return f"{b} is {word} accurate than {a}: {values}, {_points(accuracy.value)}{_points_interval(accuracy)}."
+    return f"{b} is {word} accurate than {a}: {values}, {_signed(accuracy.value)} points{_points_interval(accuracy)}."
 
 
 def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
@@ -164,8 +166,9 @@ def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
 
 def _bench_cells(row: CellComparison) -> tuple[str, ...]:
     flags = [f"{side}: {', '.join(one.flags)}" for side, one in (("A", row.a), ("B", row.b)) if one.flags]
+    steps = [known(one.step_s, seconds, one.failure.partition(":")[0]) for one in (row.a, row.b)]
     return (
-        *(_step(one) for one in (row.a, row.b)),
+        *(f"{step}{' *' if one.published else ''}" for step, one in zip(steps, (row.a, row.b), strict=True)),
         *_judged(row.speed)[:3],
         verdict_words(row.verdict, unlike=row.no_speed_up),
         _ratio(row.memory),
@@ -181,39 +184,43 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
         yield _figure_row("best accuracy", ours.accuracies, theirs.accuracies, percent, trained.accuracy, row)
         finals = ours.final_accuracies, theirs.final_accuracies
         yield _figure_row("final accuracy", *finals, percent, trained.final_accuracy, row)
-        yield _figure_row("samples/s", _known(a.samples_per_s), _known(b.samples_per_s), figures, row.speed, row)
+        yield _figure_row("samples/s", a.samples_per_s, b.samples_per_s, figures, row.speed, row)
         if found.target_accuracy is not None:
-            name, times = f"time to {percent(found.target_accuracy)}", (ours.target_s, theirs.target_s)
-            cells = _figure_row(name, *times, seconds, trained.to_target, row)
+            name = f"time to {percent(found.target_accuracy)}"
+            cells = _figure_row(name, ours.target_s, theirs.target_s, seconds, trained.to_target, row)
             yield (name, _reached(ours, cells[1]), _reached(theirs, cells[2]), *cells[3:])
     else:
-        yield _figure_row("step", _known(a.step_s), _known(b.step_s), seconds, row.speed, row)
+        yield _figure_row("step", a.step_s, b.step_s, seconds, row.speed, row)
         if row.input_wait is not None:
             yield _figure_row("input wait", a.input_waits, b.input_waits, share, row.input_wait, row)
-    yield from _ratio_row("memory", a.memory_bytes, b.memory_bytes, size, row.memory)
     per = "per sample" if trained is not None else "per step"
-    yield from _ratio_row(f"energy {per}", a.joules_per_sample, b.joules_per_sample, joules, row.energy)
+    for name, ours_used, theirs_used, show, ratio in (
+        ("memory", a.memory_bytes, b.memory_bytes, size, row.memory),
+        (f"energy {per}", a.joules_per_sample, b.joules_per_sample, joules, row.energy),
+    ):
+        # Where neither side has the figure, the notes give the reason.
+        if not isinstance(ours_used, Absent) or not isinstance(theirs_used, Absent):
+            low_high = "" if isinstance(ratio, Absent) or ratio.low is None else _interval(ratio)
+            yield (name, known(ours_used, show), known(theirs_used, show), _ratio(ratio), low_high, "", "")
 
 
 def _figure_row(
-    name: str, a: Sequence[float], b: Sequence[float], show: Callable[[float], str], found: Judged, row: CellComparison
+    name: str, a: SideValue, b: SideValue, show: Callable[[float], str], found: Judged, row: CellComparison
 ) -> tuple[str, ...]:
     verdict = Verdict.CANT_TELL if isinstance(found, Absent) else found.verdict
-    values = (show(_mean(side)) if side else "-" for side in (a, b))
-    return (name, *values, *_judged(found), verdict_words(verdict, unlike=row.no_speed_up))
+    return (
+        name,
+        *(_side(one, show) for one in (a, b)),
+        *_judged(found),
+        verdict_words(verdict, unlike=row.no_speed_up),
+    )
 
 
-def _ratio_row(
-    name: str, a: float | Absent, b: float | Absent, show: Callable[[float], str], ratio: Ratio | Absent
-) -> Iterator[tuple[str, ...]]:
-    """A row, or none where neither side has the figure: the notes give the reason."""
-    if isinstance(a, Absent) and isinstance(b, Absent):
-        return
-    values = ("-" if isinstance(one, Absent) else show(one) for one in (a, b))
-    low_high = ""
-    if isinstance(ratio, Ratio) and ratio.low is not None and ratio.high is not None:
-        low_high = f"{_factor(ratio.low)} to {_factor(ratio.high)}"
-    yield (name, *values, _ratio(ratio), low_high, "", "")
+def _side(value: SideValue, show: Callable[[float], str]) -> str:
+    """One value, or the mean of several."""
+    if isinstance(value, float | int | Absent):
+        return known(value, show)
+    return show(_mean(value)) if value else "-"
 
 
 def _reached(side: TrainedFigures, time: str) -> str:
@@ -227,17 +234,13 @@ def _judged(found: Judged) -> tuple[str, str, str]:
         return "", "", ""
     if isinstance(found, Gap):
         low_high = "?" if found.low is None or found.high is None else f"{_signed(found.low)} to {_signed(found.high)}"
-        return _points(found.value), low_high, "?" if found.band is None else f"±{found.band * 100:.2f}"
+        return f"{_signed(found.value)} points", low_high, "?" if found.band is None else f"±{found.band * 100:.2f}"
     band = "?" if found.band is None else f"±{found.band * 100:.1f}%" if found.band < 1 else f"{1 + found.band:.1f}x"
     return f"{_factor(found.ratio)}x", _interval(found), band
 
 
-def _interval(speed: Difference) -> str:
+def _interval(speed: Difference | Ratio) -> str:
     return "?" if speed.low is None or speed.high is None else f"{_factor(speed.low)} to {_factor(speed.high)}"
-
-
-def _points(value: float) -> str:
-    return f"{_signed(value)} points"
 
 
 def _signed(value: float) -> str:
@@ -255,18 +258,8 @@ def _factor(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else figures(value)
 
 
-def _step(one: SideFigures) -> str:
-    if isinstance(one.step_s, Absent):
-        return one.failure.partition(":")[0]
-    return f"{seconds(one.step_s)}{' *' if one.published else ''}"
-
-
 def _ratio(ratio: Ratio | Absent) -> str:
-    return "" if isinstance(ratio, Absent) else f"{ratio.value:.2f}x"
-
-
-def _known(value: float | Absent) -> tuple[float, ...]:
-    return () if isinstance(value, Absent) else (value,)
+    return known(ratio, lambda ratio: f"{ratio.value:.2f}x", "")
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -301,8 +294,12 @@ def _notes(found: Comparison) -> Iterable[str]:
         yield f"A and B did different things: {'; '.join(found.unlike.values())}."
     yield from _sample_notes(found)
     yield from _cut(_reasons(found))
-    yield from _cut(_flags(found))
-    yield from dict.fromkeys(note for row in found.rows for one in (row.a, row.b) for note in one.notes)
+    sides = [(side, one) for row in found.rows for side, one in (("A", row.a), ("B", row.b))]
+    flags = grouped(
+        (name, f"{evidence} ({side}, {one.name}).") for side, one in sides for name, evidence in one.flags.items()
+    )
+    yield from _cut(f"{name}: {said[0]}" for name, said in flags.items())
+    yield from dict.fromkeys(note for _, one in sides for note in one.notes)
     yield from _around(found)
     yield from _cut(f"{one.cell} of {one.side} has no pair: {one.reason}." for one in found.unpaired)
 
@@ -338,30 +335,20 @@ def _reasons(found: Comparison) -> Iterable[str]:
         told = not isinstance(judged, Absent) and judged.verdict is not Verdict.CANT_TELL
         if told or row.a.published or row.b.published:
             continue
-        line = f"{row.name}: can't tell: {judged.reason}."
-        if not isinstance(judged, Absent):
-            line += _how_to_tell(found, row, judged)
-        yield line
-
-
-def _how_to_tell(found: Comparison, row: CellComparison, judged: Difference | Gap) -> str:
-    if judged.more_repeats is None:
-        return " No number of them will."
-    if found.kind is RunKind.WATCH:
-        return f" Run each side again, under the same name: about {count(judged.more_repeats, 'more time')} would tell."
-    if judged.band is not None:
-        command = f": {row.command}" if row.command else "."
-        return f" About {judged.more_repeats:,} more per side would tell{command}"
-    return f" {'Train' if found.kind is RunKind.TRAINING else 'Measure'} again: {row.command}"
-
-
-def _flags(found: Comparison) -> Iterable[str]:
-    said: dict[str, str] = {}
-    for row in found.rows:
-        for side, one in (("A", row.a), ("B", row.b)):
-            for name, evidence in one.flags.items():
-                said.setdefault(name, f"{name}: {evidence} ({side}, {one.name}).")
-    yield from said.values()
+        how = ""
+        if isinstance(judged, Absent):
+            pass
+        elif judged.more_repeats is None:
+            how = " No number of them will."
+        elif found.kind is RunKind.WATCH:
+            more = count(judged.more_repeats, "more time")
+            how = f" Run each side again, under the same name: about {more} would tell."
+        elif judged.band is not None:
+            command = f": {row.command}" if row.command else "."
+            how = f" About {judged.more_repeats:,} more per side would tell{command}"
+        else:
+            how = f" {'Train' if found.kind is RunKind.TRAINING else 'Measure'} again: {row.command}"
+        yield f"{row.name}: can't tell: {judged.reason}.{how}"
 
 
 def _around(found: Comparison) -> Iterable[str]:
@@ -375,12 +362,8 @@ def _around(found: Comparison) -> Iterable[str]:
         absent = dict.fromkeys(ratio.reason for row in measured if isinstance(ratio := getattr(row, what), Absent))
         if absent:
             yield f"{what}: not compared where {'; '.join(absent)}."
-    metered = dict.fromkeys(
-        f"energy: A's is of {row.a.energy_of}, B's of {row.b.energy_of}."
-        for row in measured
-        if isinstance(row.energy, Ratio) and row.a.energy_of != row.b.energy_of
-    )
-    yield from metered
+    metered = [(row.a.energy_of, row.b.energy_of) for row in measured if isinstance(row.energy, Ratio)]
+    yield from dict.fromkeys(f"energy: A's is of {a}, B's of {b}." for a, b in metered if a != b)
     sources = dict.fromkeys(one.published for row in found.rows for one in (row.a, row.b) if one.published)
     yield from (f"* Published, not measured by us, and once: nothing shows its noise. {source}." for source in sources)
 
@@ -390,11 +373,6 @@ def _cut(lines: Iterable[str]) -> Iterable[str]:
     yield from every[:MOST_LINES]
     if len(every) > MOST_LINES:
         yield f"... and {len(every) - MOST_LINES} more such lines; --json has them all."
-
-
-def _keys(rows: Sequence[CellComparison]) -> list[str]:
-    keys = dict.fromkeys(key for row in rows for one in (row.a, row.b) for key in one.keys)
-    return [key for key in keys if key not in HIDDEN]
 
 
 def _value(row: CellComparison, key: str) -> str:

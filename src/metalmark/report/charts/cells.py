@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
-
-import msgspec
 
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Mode, Plan, word
@@ -31,13 +28,8 @@ MOST_PUBLISHED = 8
 NO_RESULT = "no cell came to a result"
 
 DerivedById = dict[str, Derived]
-
-
-class LabelledBar(NamedTuple):
-    """A bar and its line of numbers."""
-
-    bar: Bar
-    row: tuple[str, ...]
+BarFigure = tuple[float, str, tuple[float, float] | None, tuple[str, ...]]
+"""The value of a bar, as text, its interval, and what else stands in its line of numbers."""
 
 
 def derive_all(cells: Sequence[Cell]) -> DerivedById:
@@ -49,14 +41,14 @@ def derive_all(cells: Sequence[Cell]) -> DerivedById:
 def throughput_figures(cells: Sequence[Cell]) -> list[Drawn]:
     """Return a figure per workload and mode; bars begin at 0, so that lengths compare."""
     about = "Bars: median. Lines: 95% interval"
-    return _bar_figures(cells, "Throughput", _rate_bar, RATE, unit="samples per second", about=about, none=NO_RESULT)
+    return _bar_figures(cells, "Throughput", _rate, RATE, unit="samples per second", about=about, none=NO_RESULT)
 
 
 def energy_figures(cells: Sequence[Cell], derived: DerivedById | None = None) -> list[Drawn]:
     known = derive_all(cells) if derived is None else derived
     absent = dict.fromkeys(one.energy.reason for one in known.values() if isinstance(one.energy, Absent))
     return _bar_figures(
-        cells, "Energy per sample", lambda cell, others: _energy_bar(cell, others, known), ENERGY,
+        cells, "Energy per sample", lambda cell: _energy(cell, known), ENERGY,
         unit="joules per sample, less is better", small="mJ per sample, less is better",
         about="Median over the processes, of the device that it ran on", none=next(iter(absent), NO_RESULT),
     )  # fmt: skip
@@ -68,7 +60,7 @@ def ceiling_figures(cells: Sequence[Cell], ceilings: Ceilings, derived: DerivedB
     shares = [one for cell in measured for one in _shares(cell, ceilings, known)]
     absent = dict.fromkeys(one.reason for one in shares if isinstance(one, Absent))
     return _bar_figures(
-        measured, "Share of the measured ceiling", lambda cell, others: _ceiling_bar(cell, others, ceilings, known),
+        measured, "Share of the measured ceiling", lambda cell: _ceiling(cell, ceilings, known),
         CEILING, unit="of what a matrix product reached here", percent=True,
         about="Work by an analytic count over the time of a step", none=next(iter(absent), NO_RESULT),
     )  # fmt: skip
@@ -96,7 +88,8 @@ def published_figures(cells: Sequence[Cell]) -> list[Drawn]:
         theirs = [one for one in published() if one.workload == workload and one.mode is mode and one.metric in METRICS]
         settings = dict.fromkeys(tuple(one.params.items()) for one in theirs)
         for params in settings:
-            ours = [cell for cell in group if not cell.failure and _same(cell, dict(params))]
+            ours = [cell for cell in group if not cell.failure]
+            ours = [cell for cell in ours if all(plan_value(cell.plan, name) == value for name, value in params)]
             there = [one for one in theirs if tuple(one.params.items()) == params and one.value is not None]
             if ours and there:
                 drawn.append(_published(f"{workload}, {mode.value}", dict(params), ours, there))
@@ -134,10 +127,6 @@ def _extras(plan: Plan, plans: Sequence[Plan], *, without: str = "") -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _row_name(cell: Cell, cells: Sequence[Cell]) -> str:
-    return ", ".join(filter(None, (cell.plan.framework, _extras(cell.plan, [other.plan for other in cells]))))
-
-
 def _common(cells: Sequence[Cell]) -> str:
     """What all of these share, for the line below a title: the parameters that do not vary, and the dtype."""
     params, settings = varying([cell.plan for cell in cells])
@@ -154,43 +143,38 @@ def _param(plan: Plan, name: str) -> str:
 
 
 def _bar_figures(
-    cells: Sequence[Cell],
-    title: str,
-    bar_of: Callable[[Cell, Sequence[Cell]], LabelledBar | None],
-    headers: tuple[str, ...],
-    *,
-    unit: str,
-    small: str = "",
-    about: str,
-    none: str,
-    percent: bool = False,
-) -> list[Drawn]:
+    cells: Sequence[Cell], title: str, figure_of: Callable[[Cell], BarFigure | None], headers: tuple[str, ...], *,
+    unit: str, small: str = "", about: str, none: str, percent: bool = False,
+) -> list[Drawn]:  # fmt: skip
+    """`small`: the unit in thousandths, for bars of which none reaches 1."""
     drawn: list[Drawn] = []
     # What failed would lengthen the names of the others by settings that only it had.
     for (workload, mode), group in by_workload([cell for cell in cells if not cell.failure]).items():
-        bars = [one for cell in group if (one := bar_of(cell, group)) is not None]
-        parts = [bars[at : at + MOST_ROWS] for at in range(0, len(bars), MOST_ROWS)]
+        found = [(cell, one) for cell in group if (one := figure_of(cell)) is not None]
+        plans = [cell.plan for cell in group]
+        parts = [found[at : at + MOST_ROWS] for at in range(0, len(found), MOST_ROWS)]
         for number, part in enumerate(parts):
-            longest = max((one.bar for one in part), key=lambda bar: bar.value)
+            factor = 1000 if small and max(value for _, (value, *_) in part) < 1 else 1
+            bars, rows = [], []
+            for cell, (value, text, interval, others) in part:
+                row = ", ".join(filter(None, (cell.plan.framework, _extras(cell.plan, plans))))
+                low, high = interval or (None, None)
+                where = _where(cell, group)
+                bars.append(Bar(row=row, group=where, value=value * factor, low=low, high=high, text=text))
+                rows.append((row, where, text, *others))
+            longest = max(bars, key=lambda bar: bar.value)
+            which = f", {number + 1} of {len(parts)}" if len(parts) > 1 else ""
             drawn.append(
                 Figure(
-                    title=f"{title}: {workload}, {mode.value}"
-                    + (f", {number + 1} of {len(parts)}" if len(parts) > 1 else ""),
+                    title=f"{title}: {workload}, {mode.value}{which}",
                     about=f"{about}. With {_common(group)}.",
                     label=f"Bar chart: {title.lower()} of {workload} {mode.value}; the longest is {longest.row} on "
                     f"{longest.group}, {longest.text}.",
-                    svg=_bars([one.bar for one in part], unit, small, percent),
-                    numbers=numbers(headers, [one.row for one in part], texts=2),
+                    svg=bars_svg(bars, unit=unit if factor == 1 else small, percent=percent),
+                    numbers=numbers(headers, rows, texts=2),
                 )
             )
     return drawn or [Missing(title=title, reason=none)]
-
-
-def _bars(bars: Sequence[Bar], unit: str, small: str, percent: bool) -> str:
-    """Draw the bars; in thousandths, with the unit `small`, where there is one and no value reaches 1."""
-    if not small or max(bar.value for bar in bars) >= 1:
-        return bars_svg(bars, unit=unit, percent=percent)
-    return bars_svg([msgspec.structs.replace(bar, value=bar.value * 1000) for bar in bars], unit=small)
 
 
 def _rate_interval(cell: Cell) -> tuple[float, float] | None:
@@ -199,35 +183,31 @@ def _rate_interval(cell: Cell) -> tuple[float, float] | None:
     return (samples / interval.high, samples / interval.low) if interval and interval.low > 0 else None
 
 
-def _rate_bar(cell: Cell, cells: Sequence[Cell]) -> LabelledBar:
-    low, high = _rate_interval(cell) or (None, None)
-    bar = Bar(row=_row_name(cell, cells), group=_where(cell, cells), value=cell.samples_s, low=low, high=high,
-              text=figures(cell.samples_s))  # fmt: skip
-    ends = ["?" if end is None else figures(end) for end in (low, high)]
+def _rate(cell: Cell) -> BarFigure:
+    interval = _rate_interval(cell)
+    ends = map(figures, interval) if interval else ("?", "?")
     over = cell.interval.over if cell.interval else "too few blocks"
-    return LabelledBar(bar, (bar.row, bar.group, bar.text, *ends, seconds(cell.step_s), over))
+    return cell.samples_s, figures(cell.samples_s), interval, (*ends, seconds(cell.step_s), over)
 
 
-def _energy_bar(cell: Cell, cells: Sequence[Cell], derived: DerivedById) -> LabelledBar | None:
+def _energy(cell: Cell, derived: DerivedById) -> BarFigure | None:
     energies = [derived[run.id].energy for run in cell.records if run.id in derived]
     costs = [cost for cost in energies if isinstance(cost, Cost)]
     if not costs:
         return None
     used = median([cost.joules_per_sample for cost in costs])
-    bar = Bar(row=_row_name(cell, cells), group=_where(cell, cells), value=used, text=joules(used))
     watts = f"{figures(median([cost.average_w for cost in costs]))} W"
     sources = " ".join(dict.fromkeys(cost.source for cost in costs))
-    return LabelledBar(bar, (bar.row, bar.group, bar.text, watts, costs[0].part, sources))
+    return used, joules(used), None, (watts, costs[0].part, sources)
 
 
-def _ceiling_bar(cell: Cell, cells: Sequence[Cell], ceilings: Ceilings, derived: DerivedById) -> LabelledBar | None:
+def _ceiling(cell: Cell, ceilings: Ceilings, derived: DerivedById) -> BarFigure | None:
     known = [one for one in _shares(cell, ceilings, derived) if not isinstance(one, Absent)]
     if not known:
         return None
     part = median([share for _, share, _ in known])
-    bar = Bar(row=_row_name(cell, cells), group=_where(cell, cells), value=part, text=share(part))
     reached, ceiling = median([flops for _, _, flops in known]), known[0][0]
-    return LabelledBar(bar, (bar.row, bar.group, bar.text, figures(reached / 1e9), figures(ceiling / 1e9)))
+    return part, share(part), None, (figures(reached / 1e9), figures(ceiling / 1e9))
 
 
 def _shares(cell: Cell, ceilings: Ceilings, derived: DerivedById) -> Iterator[tuple[float, float, float] | Absent]:
@@ -259,16 +239,12 @@ def _scaling(name: str, cells: Sequence[Cell], param: str) -> list[Figure]:
     if len(several) <= MOST_LINES:
         lines = {", ".join(filter(None, key)): group for key, group in several.items()}
         return [_scaling_figure(name, lines, param)]
-    apart: dict[str, dict[str, list[Cell]]] = {}
-    for (line, more), group in several.items():
-        apart.setdefault(more, {})[line] = group
-    drawn = []
-    for more, lines in apart.items():
-        keys = list(lines)
-        for at in range(0, len(keys), MOST_LINES):
-            part = {key: lines[key] for key in keys[at : at + MOST_LINES]}
-            drawn.append(_scaling_figure(", ".join(filter(None, (name, more))), part, param))
-    return drawn
+    apart = grouped((more, (line, group)) for (line, more), group in several.items())
+    return [
+        _scaling_figure(", ".join(filter(None, (name, more))), dict(found[at : at + MOST_LINES]), param)
+        for more, found in apart.items()
+        for at in range(0, len(found), MOST_LINES)
+    ]
 
 
 def _scaling_figure(name: str, groups: dict[str, list[Cell]], param: str) -> Figure:
@@ -324,7 +300,3 @@ def _published(name: str, params: dict[str, str], ours: Sequence[Cell], theirs: 
         svg=bars_svg(bars, unit=f"seconds for {STEPS} steps, less is better"),
         numbers=numbers(("device", "from", "dtype", f"s for {STEPS} steps", "its faults"), rows, texts=3),
     )
-
-
-def _same(cell: Cell, params: dict[str, str]) -> bool:
-    return all(name in cell.plan.params and word(cell.plan.params[name]) == value for name, value in params.items())

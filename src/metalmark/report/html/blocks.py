@@ -13,6 +13,7 @@ from msgspec import Struct
 from metalmark.report.charts.draw import Drawn, Figure, Missing
 from metalmark.report.html.page import render
 from metalmark.report.text.tables import Table
+from metalmark.report.text.units import grouped
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -63,38 +64,19 @@ class Value(Struct, frozen=True, kw_only=True):
             raise ValueError("a cell links to this page or this site only")
 
 
-class TableRow(Struct, frozen=True, kw_only=True):
-    cells: tuple[Value, ...]
-    mark: str = ""
-
-
 def table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[str | Value]],
-    *,
-    caption: str = "",
-    notes: Sequence[str] = (),
-    marks: Sequence[str] = (),
-    filter: bool | None = None,
-    sorts: bool = True,
-    anchor: str = "",
-) -> Markup:
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Value]], *, caption: str = "", notes: Sequence[str] = (),
+    marks: Sequence[str] = (), filter: bool | None = None, sorts: bool = True, anchor: str = "",
+) -> Markup:  # fmt: skip
     """`marks`: a class name per row ("failed"). `filter`: whether it has a box to filter by; None: if it has many rows.
     `sorts`: False where the order of the rows has a meaning."""
-    lines = [
-        TableRow(cells=tuple(map(_cell, row, columns)), mark=mark)
-        for row, mark in zip(rows, marks or [""] * len(rows), strict=True)
-    ]
     return render(
         "table.html",
-        columns=columns,
-        rows=lines,
-        caption=caption,
-        notes=notes,
-        anchor=anchor,
+        columns=columns, caption=caption, notes=notes, anchor=anchor,
+        rows=[(mark, map(_cell, row, columns)) for row, mark in zip(rows, marks or [""] * len(rows), strict=True)],
         sortable=sorts and len(rows) >= ROWS_TO_SORT,
         filter=sorts and len(rows) >= ROWS_TO_FILTER if filter is None else filter,
-    )
+    )  # fmt: skip
 
 
 def from_table(
@@ -124,24 +106,19 @@ def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> Markup:
     from markupsafe import Markup
 
     missing += [one for one in drawn if isinstance(one, Missing)]
-    figures = [
-        (
-            one,
-            Markup(one.svg),  # drawn by charts.draw.svg, which escapes what it writes
-            from_table(one.numbers, caption=False, filter=len(one.numbers.rows) > FIGURE_ROWS_TO_FILTER),
-        )
-        for one in drawn
-        if isinstance(one, Figure)
-    ]
+    figures = []
+    for one in drawn:
+        if isinstance(one, Figure):
+            numbers = from_table(one.numbers, caption=False, filter=len(one.numbers.rows) > FIGURE_ROWS_TO_FILTER)
+            # Its SVG is drawn by charts.draw.svg, which escapes what it writes.
+            figures.append((one, Markup(one.svg), numbers))
     return render("figures.html", figures=figures)
 
 
 def not_drawn(missing: Sequence[Missing]) -> Markup:
     """Return one line for all that could not be drawn, the reasons each once."""
-    titles: dict[str, dict[str, None]] = {}
-    for one in missing:
-        titles.setdefault(one.reason.rstrip("."), {})[one.title] = None
-    parts = [f"{', '.join(names)} ({reason})" for reason, names in titles.items()]
+    titles = grouped((one.reason.rstrip("."), one.title) for one in missing)
+    parts = [f"{', '.join(dict.fromkeys(names))} ({reason})" for reason, names in titles.items()]
     return render("absent.html", parts="; ".join(parts))
 
 

@@ -3,15 +3,15 @@ sections, a run of any kind, the cells of a sweep, trainings side by side, are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import metalmark
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Failed, Series, Telemetry, now_utc
+from metalmark.model.run import Failed, Telemetry, now_utc
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
@@ -31,7 +31,7 @@ from metalmark.report.html.page import page, render
 from metalmark.report.text.run_page import derived_lines, machine_facts, run_facts, software_facts, when, window_values
 from metalmark.report.text.run_tables import training_table, watched_table
 from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
-from metalmark.report.text.units import count, reading
+from metalmark.report.text.units import count, moment, reading
 from metalmark.report.training_sides import side_notes, side_tables
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 from metalmark.results.cells import Cell, cells_of, varying
@@ -41,6 +41,8 @@ from metalmark.stats.summary import median
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+Part = tuple[str, str, "Markup"]
+"""An anchor, a title, and what stands below."""
 MOST_OF_A_KIND = 24
 """Figures of one part: a sweep of thousands of cells is to be filtered in its table."""
 MOST_OVER_TIME = 12
@@ -54,29 +56,22 @@ SERIES = columns_of(
 FAILED = columns_of("workload", "framework", "device", "what happened", "why, and what to do", "what else")
 MOST_ROWS = 1500
 """A page of more is slow to open and too large to send; other formats have every row."""
-APART: dict[str, Callable[[Cell], str]] = {
-    "machine": lambda cell: cell.records[0].machine.chip,
-    "sweep": lambda cell: cell.records[0].sweep,
-}
-"""Columns for what is the same in one sweep, and not in several."""
-
-
-class Part(NamedTuple):
-    anchor: str
-    title: str
-    body: Markup
 
 
 def document(content: Content) -> str:
     missing: list[Missing] = []
     parts = list(_parts(content, missing))
     first, last = content.times[0], content.times[-1]
-    begun = f"measured {_minute(first)}" + (f" to {_minute(last)}" if first != last else "")
-    written = f"written by Metalmark {metalmark.__version__}, {_minute(now_utc())}"
+    begun = f"measured {moment(first)[:16]}" + (f" to {moment(last)[:16]}" if first != last else "")
+    written = f"written by Metalmark {metalmark.__version__}, {moment(now_utc())[:16]}"
+    runs, trainings, watched = content.bench_runs, content.trainings, content.watched
+    counts = [f"{count(len(cells_of(runs)), 'cell')} in {count(len(runs), 'process', 'processes')}"] if runs else []
+    counts += [count(len(trainings), "training")] if trainings else []
+    counts += [count(len(watched), "watched run")] if watched else []
     return page(
         content.title,
         render("report.html", lines=answer(content), parts=parts, absent=not_drawn(missing)),
-        subtitle=f"{_counts(content)}, {begun} UTC; {written}",
+        subtitle=f"{', '.join(counts)}, {begun} UTC; {written}",
     )
 
 
@@ -84,7 +79,7 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
     cells = cells_of(content.bench_runs)
     if cells:
         results = sweep_section(content.bench_runs, plans=content.plans, left_out=content.left_out)
-        yield Part("results", "Results", results)
+        yield ("results", "Results", results)
         drawn = [*throughput_figures(cells), *scaling_figures(cells)]
         yield from _charts("speed", "Throughput and scaling", drawn, missing)
         derived = derive_all(cells)
@@ -93,17 +88,17 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
         if content.published:
             tables = [from_table(table) for table in published_tables(cells)]
             body = render("join.html", parts=[figures_block(published_figures(cells), missing), *tables])
-            yield Part("published", "Published figures", body)
-        yield Part("time", "Step time over the run", _over_time(cells, missing))
+            yield ("published", "Published figures", body)
+        yield ("time", "Step time over the run", _over_time(cells, missing))
     if content.trainings:
-        yield Part("trainings", "Training curves", trainings_section(content.trainings[:MOST_TRAININGS], missing))
+        yield ("trainings", "Training curves", trainings_section(content.trainings[:MOST_TRAININGS], missing))
     if content.watched:
         shown = content.watched[:MOST_TRAININGS]
         sections = [run_section(run, missing, machine=False, level=3) for run in shown]
-        yield Part("watched", "Watched runs", render("join.html", parts=sections))
-    yield Part("machine", "Machine and software", _machines(content))
+        yield ("watched", "Watched runs", render("join.html", parts=sections))
+    yield ("machine", "Machine and software", _machines(content))
     if cells:
-        yield Part("runs", "All runs", _runs(content, missing))
+        yield ("runs", "All runs", _runs(content, missing))
 
 
 def _charts(anchor: str, title: str, drawn: Sequence[Drawn], missing: list[Missing]) -> Iterator[Part]:
@@ -115,7 +110,7 @@ def _charts(anchor: str, title: str, drawn: Sequence[Drawn], missing: list[Missi
     kept: list[Drawn] = [*figures[:MOST_OF_A_KIND], *(one for one in drawn if isinstance(one, Missing))]
     body = figures_block(kept, missing)
     if figures:
-        yield Part(anchor, title, body)
+        yield (anchor, title, body)
 
 
 def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
@@ -150,53 +145,37 @@ def _runs(content: Content, missing: list[Missing]) -> Markup:
     return render("runs.html", sections=sections, left=f"{left:,}" if left else "")
 
 
-def _counts(content: Content) -> str:
-    runs = content.bench_runs
-    parts = [f"{count(len(cells_of(runs)), 'cell')} in {count(len(runs), 'process', 'processes')}"] if runs else []
-    parts += [count(len(content.trainings), "training")] if content.trainings else []
-    parts += [count(len(content.watched), "watched run")] if content.watched else []
-    return ", ".join(parts)
-
-
-def _minute(moment: str) -> str:
-    return moment[:16].replace("T", " ")
-
-
 # Sections
 
 
 def run_section(
-    run: AnyRun,
-    missing: list[Missing],
-    *,
-    ceilings: Ceilings = NO_CEILINGS,
-    draws: bool = True,
-    machine: bool = True,
+    run: AnyRun, missing: list[Missing], *, ceilings: Ceilings = NO_CEILINGS, draws: bool = True, machine: bool = True,
     level: int = 2,
-) -> Markup:
+) -> Markup:  # fmt: skip
     """Return everything that is known of one run. `draws`: with figures. `machine`: False where the page says it."""
     header = run.header
     outcome = run.outcome if isinstance(run, BenchRun) else None
     done = outcome if isinstance(outcome, Completed) else None
     failure = run.failure if isinstance(run, TrainingRun) else outcome
-    shown = _run_table(run)
+    shown: Table | None = None
+    if isinstance(run, TrainingRun) and run.epochs:
+        shown = training_table(run)
+    elif isinstance(run, WatchedRun) and run.passes:
+        shown = watched_table(run)
     blocks = [run_facts(run), *([machine_facts(header.machine)] if machine and header.machine is not None else [])]
     blocks += [software_facts(header.software)] if header.software is not None else []
     return render(
         "run.html",
-        anchor=f"run-{run.id}",
+        run=run,
+        header=header,
         level=level,
-        heading=header.label,
-        id=run.id,
         when=when(run),
-        ending=header.ending,
         failure=failure if isinstance(failure, Failed) else None,
         error=run.error if isinstance(run, WatchedRun) else "",
         flags=run.flags if isinstance(run, BenchRun) else (),
         table="" if shown is None else from_table(shown, caption=False),
         notes=[*derived_lines(run, ceilings), *_run_notes(run, done)],
         figures=figures_block(run_figures(run), missing) if draws else "",
-        folded=shown is not None,
         blocks=blocks,
         telemetry="" if header.telemetry is None else telemetry_table(header.telemetry, done),
     )
@@ -213,7 +192,12 @@ def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> Ma
 
 def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> Markup:
     """Return what each sensor read in the measured window where that is known, else over the whole run."""
-    rows = [_series(one, run) for one in telemetry.series]
+    rows: list[list[str | Value]] = []
+    for series in telemetry.series:
+        values = window_values(series.at_s, series.values, run)
+        shown = (min(values), median(values), max(values)) if values else ()
+        cells = [Value(text=reading(value, series.unit), sort=float(value)) for value in shown] or [Value(text="")] * 3
+        rows.append([spaced(series.name), series.source, str(len(values)), *cells])
     absent = [f"no {name}: {reason}" for name, reason in telemetry.absent.items()]
     if not rows:
         why = "Telemetry was switched off." if telemetry.hz is None else "No sensor gave a reading."
@@ -227,7 +211,7 @@ def sweep_section(
 ) -> Markup:
     """Return the cells that completed and those that could not. `plans`: everything that was planned, where known: what
     has no run yet is listed. `left_out`: what was not tried, with the reasons. `links`: how the address of a run
-    begins; empty for none."""
+    begins."""
     cells = cells_of(runs)
     done = {repr(cell.plan) for cell in cells}
     return render(
@@ -239,13 +223,6 @@ def sweep_section(
         count=len(cells),
         processes=len(runs),
     )
-
-
-def _run_table(run: AnyRun) -> Table | None:
-    """The epochs of a training, the passes of a watched run."""
-    if isinstance(run, TrainingRun):
-        return training_table(run) if run.epochs else None
-    return watched_table(run) if isinstance(run, WatchedRun) and run.passes else None
 
 
 def _run_notes(run: AnyRun, done: Completed | None) -> list[str]:
@@ -260,15 +237,6 @@ def _run_notes(run: AnyRun, done: Completed | None) -> list[str]:
     return [*done.notes, *fallbacks]
 
 
-def _series(series: Series, run: Completed | None) -> list[str | Value]:
-    values = window_values(series.at_s, series.values, run)
-    lead = [spaced(series.name), series.source, str(len(values))]
-    if not values:
-        return [*lead, "", "", ""]
-    shown = (min(values), median(values), max(values))
-    return [*lead, *(Value(text=reading(value, series.unit), sort=float(value)) for value in shown)]
-
-
 def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
     """Cells of several sweeps and machines are one table: a page has room, and it filters."""
     done = [cell for cell in cells if not cell.failure]
@@ -276,17 +244,14 @@ def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
         return None
     shown = done[:MOST_ROWS]
     ours = sweep_table(shown)
-    columns = [*columns_of(*ours.headers, numbers=set(compress(ours.headers, ours.numeric)))]
-    rows: list[list[str | Value]] = [list(row) for row in ours.rows]
-    for name, ask in APART.items():
-        values = [ask(cell) for cell in shown]
-        if len(set(values)) > 1:
-            columns += columns_of(name)
-            rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
-    if links:
-        columns += columns_of("run", codes={"run"})
-        ids = [cell.records[0].id for cell in shown]
-        rows = [[*row, Value(text=one, href=f"{links}{one}")] for row, one in zip(rows, ids, strict=True)]
+    runs = [cell.records[0] for cell in shown]
+    apart = {"machine": [run.machine.chip for run in runs], "sweep": [run.sweep for run in runs]}
+    # Columns for what is the same in one sweep, and not in several.
+    more = {name: values for name, values in apart.items() if len(set(values)) > 1}
+    numbers = set(compress(ours.headers, ours.numeric))
+    columns = columns_of(*ours.headers, *more, "run", numbers=numbers, codes={"run"})
+    ids = [Value(text=run.id, href=f"{links}{run.id}") for run in runs]
+    rows = [[*row, *others] for row, *others in zip(ours.rows, *more.values(), ids, strict=True)]
     cut = [f"The first {MOST_ROWS:,} of {len(done):,}; --format csv has them all."] if len(done) > MOST_ROWS else []
     return table(columns, rows, caption=ours.caption, notes=[*cut, *ours.notes])
 
@@ -302,8 +267,7 @@ def _failed(cells: Sequence[Cell], links: str) -> Markup | None:
         assert failure is not None
         chosen = {name: word(plan.params[name]) for name in params if name in plan.params}
         extras = {"mode": plan.mode.value, **chosen, **plan.settings.changed()}
-        href = f"{links}{cell.records[-1].id}" if links else ""
-        what = Value(text=failure.kind.value, href=href, look="what")
+        what = Value(text=failure.kind.value, href=f"{links}{cell.records[-1].id}", look="what")
         why = " ".join(filter(None, (failure.message, failure.hint)))
         else_ = ", ".join(f"{spaced(name)} {value}" for name, value in extras.items())
         rows.append([plan.workload, plan.framework, str(plan.device), what, why, else_])

@@ -15,6 +15,8 @@ from metalmark.doctor.check import Check, Finding, Severity
 from metalmark.doctor.environment import ShellAction, ShellChange
 from metalmark.doctor.recognise import Match, legible
 from metalmark.doctor.scene import Scene
+from metalmark.report.text.run_list import columns
+from metalmark.report.text.units import count
 from metalmark.runner.ask import NoAnswer
 from metalmark.scrub import printable, scrub
 
@@ -22,6 +24,13 @@ FORMAT = "metalmark-doctor"
 SCHEMA = 1
 WIDEST = 110
 ERROR_WIDTH = 100
+NEXT_STEPS = (
+    "metalmark doctor looks at the machine itself, whatever the error says.",
+    "Give the whole output, from its first line: the cause is often far above the last line. python train.py 2>&1 | "
+    "metalmark doctor --for -",
+    "Run the same step on the CPU with one small batch and no loader workers: messages there name the cause.",
+    "Search the framework's issues for the error's own words, without your paths and numbers.",
+)
 MOST_ERRORS = 4
 """More than this in one text is a log to be read, and the first ones are the likeliest."""
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b.*", re.MULTILINE)
@@ -79,17 +88,13 @@ def document(scene: Scene, findings: Sequence[Finding]) -> dict[str, Any]:
         "macos": scene.macos,
         "frameworks": [_framework(scene, name) for name in scene.frameworks],
         "findings": [msgspec.to_builtins(finding) for finding in findings],
-        "counts": {severity.value: _count(findings, severity) for severity in Severity},
+        "counts": _counts(findings),
         "exit_code": exit_code(findings),
     }
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    counts = [
-        f"{count} {severity.value}{'s' if count != 1 else ''}"
-        for severity in Severity
-        if (count := _count(findings, severity))
-    ]
+    counts = [count(number, severity) for severity, number in _counts(findings).items() if number]
     return f"{', '.join(counts)}. The whole story of one:\n  metalmark doctor --explain {findings[0].check}"
 
 
@@ -110,8 +115,9 @@ def _machine(scene: Scene) -> Iterator[str]:
 
 def _matrix(scene: Scene, width: int, paint: Paint) -> list[str]:
     """A table of frameworks and devices, then why devices are missing, each reason once."""
-    words = list(dict.fromkeys(report.word for probe in _probes(scene).values() for report in probe.devices)) or ["cpu"]
-    rows: list[tuple[str, ...]] = [("framework", "version", *words)]
+    probes = [probe for probe in scene.probes.values() if isinstance(probe, Probe)]
+    words = list(dict.fromkeys(report.word for probe in probes for report in probe.devices)) or ["cpu"]
+    rows: list[tuple[str, ...]] = []
     reasons: dict[tuple[str, str], list[str]] = {}
     for name, missing in scene.frameworks.items():
         probe = scene.probes.get(name)
@@ -127,10 +133,7 @@ def _matrix(scene: Scene, width: int, paint: Paint) -> list[str]:
             rows.append((name, state, *("-" for _ in words)))
             why = f"it lacks {', '.join(missing)}." if missing else probe.reason if probe is not None else "not asked."
             reasons.setdefault(("", why), []).append(name)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines = [f"  {line}" for line in columns(("framework", "version", *words), rows).splitlines()]
     lines[0] = paint(lines[0], "header")
     for (word, reason), names in reasons.items():
         where = f"no {word} in {', '.join(names)}" if word else ", ".join(names)
@@ -164,40 +167,24 @@ def _framework(scene: Scene, name: str) -> dict[str, Any]:
     return {**found, "versions": {}, "devices": [], "reason": reason}
 
 
-def _probes(scene: Scene) -> dict[str, Probe]:
-    return {name: probe for name, probe in scene.probes.items() if isinstance(probe, Probe)}
-
-
-def _count(findings: Sequence[Finding], severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in findings)
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    return {severity.value: sum(finding.severity is severity for finding in findings) for severity in Severity}
 
 
 def error_page(matches: Sequence[Match]) -> str:
-    lines: list[str] = []
-    for number, match in enumerate(matches[:MOST_ERRORS]):
-        lines += ["", *_entry(match)] if number else _entry(match)
-    rest = [match.name for match in matches[MOST_ERRORS:]]
-    if rest:
-        lines += ["", *_words(f"Also in the text: {', '.join(rest)}.")]
-    return "\n".join(lines)
+    parts = [_entry(match) for match in matches[:MOST_ERRORS]]
+    if rest := [match.name for match in matches[MOST_ERRORS:]]:
+        parts.append(_words(f"Also in the text: {', '.join(rest)}."))
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def unknown_page(text: str, known: int) -> str:
     """Return what the error seems to be and what to do next, where nothing was recognised."""
     line = last_error(text)
-    lines = _words(f"This is none of the {known} errors that Metalmark knows.")
-    if line:
-        lines.append(f"  its last error: {line}")
-    lines += ["", "What to do next:"]
-    for step in (
-        "metalmark doctor looks at the machine itself, whatever the error says.",
-        "Give the whole output, from its first line: the cause is often far above the last line. "
-        "python train.py 2>&1 | metalmark doctor --for -",
-        "Run the same step on the CPU with one small batch and no loader workers: messages there name the cause.",
-        "Search the framework's issues for the error's own words, without your paths and numbers.",
-    ):
-        lines += _wrap(step, ERROR_WIDTH, "  - ", "    ")
-    return "\n".join(lines)
+    lines = [f"This is none of the {known} errors that Metalmark knows."]
+    lines += [f"  its last error: {line}"] if line else []
+    steps = [part for step in NEXT_STEPS for part in _wrap(step, ERROR_WIDTH, "  - ", "    ")]
+    return "\n".join([*lines, "", "What to do next:", *steps])
 
 
 def last_error(text: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.codec import FORMAT, AnyRun, encode_export
-from metalmark.model.measurement import BenchRun, Block, Completed
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import SCHEMA, Absent
 from metalmark.model.training import TrainingRun
@@ -48,27 +50,10 @@ DERIVED: dict[str, Callable[[Derived], object]] = {
 }
 """The median over the processes of a cell. Why a figure is missing is in --json and `runs show`."""
 
-BLOCKS: dict[str, str] = {
-    "run": "string", "sweep": "string", "cell": "int64", "repeat": "int64", "started_at": "string",
-    "workload": "string", "mode": "string", "framework": "string", "version": "string", "device": "string",
-    "placed_on": "string", "device_name": "string", "chip": "string", "os": "string", "dtype": "string",
-    "settings": "string", "params": "string", "batch_size": "int64", "seq_len": "int64", "data": "string",
-    "data_from": "string", "outcome": "string", "message": "string", "flags": "string", "samples_per_step": "int64",
-    "first_step_s": "double", "flops_per_sample": "double", "peak_bytes": "int64", "warm_up": "bool", "block": "int64",
-    "steps": "int64", "elapsed_s": "double", "step_s": "double", "samples_per_s": "double", "at_s": "double",
-    "waited_s": "double", "proof": "double", "live_bytes": "int64",
-}  # fmt: skip
-"""Column → its Arrow type. `settings` and `params` are JSON."""
-
-EPOCHS: dict[str, str] = {
-    "training": "string", "started_at": "string", "workload": "string", "framework": "string", "device": "string",
-    "placed_on": "string", "dtype": "string", "settings": "string", "params": "string", "batch_size": "int64",
-    "data": "string", "seed": "int64", "ending": "string", "message": "string", "epoch": "int64", "session": "int64",
-    "samples": "int64", "steps": "int64", "train_loss": "double", "validation_loss": "double", "accuracy": "double",
-    "top5": "double", "learning_rate": "double", "input_s": "double", "compute_s": "double", "validation_s": "double",
-    "first_steps_s": "double",
-}  # fmt: skip
-
+_COLUMNS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("parquet.toml").read_text(encoding="utf-8")
+)
+BLOCKS, EPOCHS = _COLUMNS["blocks"], _COLUMNS["epochs"]
 ONE_KIND = "Ask for one kind at a time; --format json and html hold all kinds."
 
 
@@ -98,11 +83,14 @@ def csv_text(content: Content) -> str:
     _one_kind(content, "CSV")
     if not content.trainings:
         return comma_separated(cells_of(content.bench_runs))
+    return _csv(EPOCHS, (row.values() for row in epoch_rows(content.trainings)))
+
+
+def _csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(EPOCHS)
-    for row in epoch_rows(content.trainings):
-        writer.writerow(["" if value is None else spreadsheet(value) for value in row.values()])
+    writer.writerow(headers)
+    writer.writerows(["" if value is None else spreadsheet(value) for value in row] for row in rows)
     return out.getvalue()
 
 
@@ -116,17 +104,13 @@ def parquet_bytes(content: Content) -> bytes:
             "Parquet needs the extra `parquet`, which is not installed.", hint='pip install "metalmark[parquet]"'
         ) from error
     _one_kind(content, "Parquet")
-    columns, rows = (
-        (EPOCHS, list(epoch_rows(content.trainings)))
-        if content.trainings
-        else (BLOCKS, list(block_rows(content.bench_runs)))
-    )
-    schema = pyarrow.schema(
-        [(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()],
-        metadata={"format": f"{FORMAT}, a row per {'epoch' if content.trainings else 'block'}", "schema": str(SCHEMA)},
-    )
+    columns, rows, per = BLOCKS, block_rows(content.bench_runs), "block"
+    if content.trainings:
+        columns, rows, per = EPOCHS, epoch_rows(content.trainings), "epoch"
+    fields = [(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()]
+    schema = pyarrow.schema(fields, metadata={"format": f"{FORMAT}, a row per {per}", "schema": str(SCHEMA)})
     out = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), out)
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), out)
     return out.getvalue()
 
 
@@ -150,9 +134,7 @@ def markdown(table: Table) -> str:
 def comma_separated(cells: Sequence[Cell]) -> str:
     params = list(dict.fromkeys(name for cell in cells for name in cell.plan.params))
     settings = cells[0].plan.settings.__struct_fields__ if cells else ()
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*LEAD, *params, *settings, *FIGURES, *DERIVED])
+    rows = []
     for cell in cells:
         plan, failure = cell.plan, cell.failure
         row: list[object] = [plan.workload, plan.mode.value, plan.framework, plan.device, plan.data]
@@ -167,9 +149,8 @@ def comma_separated(cells: Sequence[Cell]) -> str:
             row += [interval.low, interval.high, interval.over] if interval else ["", "", ""]
             row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
             row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
-        row += [None] * len(DERIVED) if failure else _derived(cell)
-        writer.writerow(["" if value is None else spreadsheet(value) for value in row])
-    return out.getvalue()
+        rows.append([*row, *([None] * len(DERIVED) if failure else _derived(cell))])
+    return _csv([*LEAD, *params, *settings, *FIGURES, *DERIVED], rows)
 
 
 def _derived(cell: Cell) -> list[object]:
@@ -214,10 +195,16 @@ def block_rows(runs: Iterable[BenchRun]) -> Iterator[FlatRow]:
     """Return a row per block and not per run: the blocks are the sample, and whoever wants a median groups by `run`. A
     run that failed is one row without figures."""
     for record in runs:
-        run = record.outcome
-        lead = _lead(record)
+        run, plan = record.outcome, record.plan
+        lead: FlatRow = {
+            **dict.fromkeys(BLOCKS), **_plan(plan), "run": record.id, "sweep": record.sweep, "cell": record.cell,
+            "repeat": record.repeat, "started_at": record.started_at, "mode": plan.mode.value,
+            "data_from": plan.feed.value, "version": record.software.versions.get(plan.framework),
+            "chip": record.machine.chip, "os": record.machine.os, "seq_len": _whole(plan, "seq_len"),
+            "flags": " ".join(flag.name for flag in record.flags) or None,
+        }  # fmt: skip
         if not isinstance(run, Completed):
-            yield {**_empty(BLOCKS), **lead, "outcome": run.kind.value, "message": run.message}
+            yield {**lead, "outcome": run.kind.value, "message": run.message}
             continue
         lead |= {
             "outcome": "completed", "placed_on": run.placed_on, "device_name": run.device_name,
@@ -226,34 +213,29 @@ def block_rows(runs: Iterable[BenchRun]) -> Iterator[FlatRow]:
         }  # fmt: skip
         for warm_up, blocks in ((True, run.measurement.warmup), (False, run.measurement.blocks)):
             for number, block in enumerate(blocks):
-                figures = {"warm_up": warm_up, "block": number, **_block_figures(block, run.samples_per_step)}
-                yield {**_empty(BLOCKS), **lead, **figures}
+                step_s = block.elapsed_s / block.steps
+                rate = run.samples_per_step / step_s if step_s > 0 else None
+                yield {
+                    **lead, "warm_up": warm_up, "block": number, "steps": block.steps, "elapsed_s": block.elapsed_s,
+                    "step_s": step_s, "at_s": block.at_s, "samples_per_s": rate, "waited_s": block.waited_s,
+                    "proof": block.proof, "live_bytes": block.live_bytes,
+                }  # fmt: skip
 
 
 def epoch_rows(runs: Iterable[TrainingRun]) -> Iterator[FlatRow]:
     for record in runs:
         plan = record.plan
         lead: FlatRow = {
-            **_plan(plan), "training": record.id, "started_at": record.started_at, "seed": plan.seed,
-            "placed_on": record.setting.placed_on if record.setting else None, "ending": record.ending.value,
-            "message": record.failure.message if record.failure else None,
+            **dict.fromkeys(EPOCHS), **_plan(plan), "training": record.id, "started_at": record.started_at,
+            "seed": plan.seed, "placed_on": record.setting.placed_on if record.setting else None,
+            "ending": record.ending.value, "message": record.failure.message if record.failure else None,
         }  # fmt: skip
         lead = {name: value for name, value in lead.items() if name in EPOCHS}
         if not record.epochs:
-            yield {**_empty(EPOCHS), **lead}
+            yield lead
         for epoch in record.epochs:
             shared = {name: getattr(epoch, name) for name in EPOCHS if hasattr(epoch, name)}
-            yield {**_empty(EPOCHS), **lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5)}
-
-
-def _lead(record: BenchRun) -> FlatRow:
-    plan = record.plan
-    return {
-        **_plan(plan), "run": record.id, "sweep": record.sweep, "cell": record.cell, "repeat": record.repeat,
-        "started_at": record.started_at, "mode": plan.mode.value, "data_from": plan.feed.value,
-        "version": record.software.versions.get(plan.framework), "chip": record.machine.chip, "os": record.machine.os,
-        "flags": " ".join(flag.name for flag in record.flags) or None, "seq_len": _whole(plan, "seq_len"),
-    }  # fmt: skip
+            yield {**lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5)}
 
 
 def _plan(plan: Plan) -> FlatRow:
@@ -264,15 +246,6 @@ def _plan(plan: Plan) -> FlatRow:
     }  # fmt: skip
 
 
-def _block_figures(block: Block, samples: int) -> FlatRow:
-    step_s = block.elapsed_s / block.steps
-    return {
-        "steps": block.steps, "elapsed_s": block.elapsed_s, "step_s": step_s, "at_s": block.at_s,
-        "samples_per_s": samples / step_s if step_s > 0 else None, "waited_s": block.waited_s, "proof": block.proof,
-        "live_bytes": block.live_bytes,
-    }  # fmt: skip
-
-
 def _whole(plan: Plan, name: str) -> int | None:
     value = plan.params.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -280,7 +253,3 @@ def _whole(plan: Plan, name: str) -> int | None:
 
 def _known(value: float | Absent) -> float | None:
     return None if isinstance(value, Absent) else value
-
-
-def _empty(columns: dict[str, str]) -> FlatRow:
-    return dict.fromkeys(columns)

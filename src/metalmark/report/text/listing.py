@@ -39,7 +39,7 @@ def frameworks() -> Entries:
             "name": framework.name,
             "title": framework.title,
             "version": _version(framework),
-            "install": f'pip install "metalmark[{framework.name}]"',
+            "install": _install(framework.name),
             "limits": [
                 {"setting": limit.flag, "works_on": list(limit.only), "reason": limit.reason}
                 for limit in framework.limits
@@ -54,25 +54,23 @@ def devices() -> Entries:
     entries: Entries = []
     for name, probe in probe_all(f.name for f in present).items():
         if isinstance(probe, NoAnswer):
-            entries.append({"framework": name, "device": "", "present": False, "reason": probe.reason, "fix": ""})
+            entries.append(_no_device(name, probe.reason, fix=""))
             continue
         entries += [
-            {
-                "framework": name,
-                "device": report.word,
-                "present": report.present,
-                "name": report.name,
-                "reason": report.reason,
-                "fix": report.fix,
-            }
+            {"framework": name, "device": report.word, "present": report.present, "name": report.name,
+             "reason": report.reason, "fix": report.fix}
             for report in probe.devices
-        ]
-    for framework in visible():
-        if framework not in present:
-            fix = f'pip install "metalmark[{framework.name}]"'
-            reason = "it is not installed."
-            entries.append({"framework": framework.name, "device": "", "present": False, "reason": reason, "fix": fix})
-    return entries
+        ]  # fmt: skip
+    absent = [framework.name for framework in visible() if framework not in present]
+    return [*entries, *(_no_device(name, "it is not installed.", fix=_install(name)) for name in absent)]
+
+
+def _no_device(framework: str, reason: str, *, fix: str) -> dict[str, Any]:
+    return {"framework": framework, "device": "", "present": False, "reason": reason, "fix": fix}
+
+
+def _install(framework: str) -> str:
+    return f'pip install "metalmark[{framework}]"'
 
 
 LISTS: dict[str, Callable[[], Entries]] = {"workloads": workloads, "frameworks": frameworks, "devices": devices}
@@ -107,11 +105,7 @@ def _device_lines(entry: dict[str, Any]) -> str:
     return f"{where}: absent; {entry['reason']} {entry['fix']}".rstrip()
 
 
-_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "workloads": _workload_lines,
-    "frameworks": _framework_lines,
-    "devices": _device_lines,
-}
+_LINES = {"workloads": _workload_lines, "frameworks": _framework_lines, "devices": _device_lines}
 
 
 def _version(framework: Framework) -> str | None:

@@ -34,7 +34,12 @@ def run_rows_text(rows: Sequence[Row], names: Names = NO_NAMES) -> str:
 
 
 def run_rows_json(rows: Sequence[Row], names: Names = NO_NAMES) -> str:
-    entries = [{**msgspec.structs.asdict(row), "folder": _folder(row), "names": names_of(row, names)} for row in rows]
+    # The folder of a training may be any bytes: those that are not text are shown by their codes.
+    folders = [None if row.folder is None else row.folder.decode(errors="backslashreplace") for row in rows]
+    entries = [
+        {**msgspec.structs.asdict(row), "folder": folder, "names": names_of(row, names)}
+        for row, folder in zip(rows, folders, strict=True)
+    ]
     return msgspec.json.format(msgspec.json.encode(entries), indent=2).decode()
 
 
@@ -52,21 +57,17 @@ def what_ran(row: Row) -> str:
 
 def result_of(row: Row) -> str:
     """What came of the run, in the figures of its kind; empty where nothing did."""
-    parts = []
-    if row.accuracy is not None:
-        parts.append(f"{percent(row.accuracy)} in {count(row.epochs or 0, 'epoch')}")
-    if row.steps is not None:
-        parts.append(count(row.steps, "step"))
-    if row.step_s is not None:
-        parts.append(f"{seconds(row.step_s)} per step")
-    if row.samples_s is not None:
-        parts.append(f"{figures(row.samples_s)} samples/s")
-    if row.input_share is not None:
-        parts.append(f"input wait {share(row.input_share)}")
-    return ", ".join(parts)
+    parts = (
+        "" if row.accuracy is None else f"{percent(row.accuracy)} in {count(row.epochs or 0, 'epoch')}",
+        "" if row.steps is None else count(row.steps, "step"),
+        "" if row.step_s is None else f"{seconds(row.step_s)} per step",
+        "" if row.samples_s is None else f"{figures(row.samples_s)} samples/s",
+        "" if row.input_share is None else f"input wait {share(row.input_share)}",
+    )
+    return ", ".join(filter(None, parts))
 
 
-def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Collection[str]) -> str:
+def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> str:
     """Lines under headers, aligned by spaces; the columns named in `numeric` to the right."""
     every = [headers, *lines]
     widths = [max(len(line[column]) for line in every) for column in range(len(headers))]
@@ -81,21 +82,8 @@ def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Col
 
 def list_line(row: Row, names: Names = NO_NAMES) -> tuple[str, ...]:
     values = (
-        row.id,
-        row.kind,
-        moment(row.started_at),
-        what_ran(row),
-        row.framework,
-        row.device,
-        "" if row.batch_size is None else str(row.batch_size),
-        row.dtype,
-        result_of(row),
-        row.ending,
+        row.id, row.kind, moment(row.started_at), what_ran(row), row.framework, row.device,
+        "" if row.batch_size is None else str(row.batch_size), row.dtype, result_of(row), row.ending,
         ", ".join(names_of(row, names)),
-    )
+    )  # fmt: skip
     return tuple(printable(value).replace("\n", " ").replace("\t", " ") for value in values)
-
-
-def _folder(row: Row) -> str | None:
-    """The folder of a training, which may be any bytes: those that are not text are shown by their codes."""
-    return None if row.folder is None else row.folder.decode(errors="backslashreplace")
