@@ -15,11 +15,10 @@ import pytest
 
 import metalmark as mm
 from metalmark.errors import FormatError, NotInstalledError, UsageError
-from metalmark.kit import running, sending
+from metalmark.kit import running
 from metalmark.kit.frameworks import Later
 from metalmark.kit.ledger import Ledger
-from metalmark.kit.pace import MOST, LoopPace
-from metalmark.kit.sending import split_trackers
+from metalmark.kit.running import MOST_STRETCHES, LoopPace, split_trackers
 from metalmark.model.codec import decode
 from metalmark.model.watch import WatchedRun, WatchEnding
 from metalmark.store.selection import select
@@ -176,7 +175,7 @@ def test_a_tracker_that_raises_costs_only_its_tracking(store_file: Path, where: 
 
 
 def test_a_tracker_that_hangs(store_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(running, "PATIENCE_S", 0.05)
     free = threading.Event()
     hanging = Notebook()
     hanging.log = lambda step, metrics: free.wait(30)  # type: ignore[method-assign,assignment,misc]  # noqa: ARG005
@@ -231,11 +230,11 @@ def test_params_are_kept_as_they_can_be_read_again(store_file: Path) -> None:
 
 def test_pace_stays_small_and_exact() -> None:
     pace = LoopPace()
-    count = 3 * MOST + 5
+    count = 3 * MOST_STRETCHES + 5
     for number in range(count):
         pace.step(number, 2.0, 0.5)
     stretches = pace.stretches()
-    assert len(stretches) <= MOST
+    assert len(stretches) <= MOST_STRETCHES
     assert sum(stretch.steps for stretch in stretches) == count
     assert sum(stretch.elapsed_s for stretch in stretches) == 2.0 * count
     assert sum(stretch.waited_s for stretch in stretches) == 0.5 * count

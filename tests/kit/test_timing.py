@@ -33,7 +33,7 @@ def test_measure_keeps_the_first_step_apart() -> None:
 
     timing = mm.measure(step, steps=30, min_blocks=10)
     assert sum(block.steps for block in timing.blocks) == 30
-    assert len(calls) == 31 + sum(block.steps for block in timing.measurement.warmup)
+    assert len(calls) == 31 + sum(block.steps for block in timing.warmup)
     assert {block.proof for block in timing.blocks} == {0.5}
     assert timing.interval is not None
     assert timing.interval.low <= timing.median_s <= timing.interval.high

@@ -113,17 +113,13 @@ class Ledger:
             )
         found = keep(value)
         if type(value) not in self._keepers:  # remembered once it has worked
-            self._keepers[type(value)] = _reader(value) or keep
+            tools = owner(value)
+            self._keepers[type(value)] = (tools.reader(type(value)) if tools is not None else None) or keep
         return found
 
 
 def _unknown(value: Any) -> None:
     """A type that has not been seen yet."""
-
-
-def _reader(value: Any) -> Callable[[Any], object] | None:
-    tools = owner(value)
-    return None if tools is None else tools.reader(type(value))
 
 
 def _keeper(value: Any) -> Callable[[Any], Later | float] | None:

@@ -1,4 +1,7 @@
-"""RunRecorder: telemetry, input waiting and curves of a loop that is the user's own, with three added lines."""
+"""RunRecorder: telemetry, input waiting and curves of a loop that is the user's own, with three added lines.
+
+Trackers that are named are fed by a queue on disk; each of the user's own runs in a thread.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import math
 import os
 import platform
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -20,21 +25,20 @@ import metalmark
 from metalmark.errors import StoreError, UsageError
 from metalmark.kit.frameworks import versions
 from metalmark.kit.ledger import Ledger, LoggedRow
-from metalmark.kit.pace import LoopPace
-from metalmark.kit.sending import Track, TrackerThread, split_trackers
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
 from metalmark.model.codec import encode
 from metalmark.model.plan import Scalar
 from metalmark.model.run import Software, new_id, now_utc
-from metalmark.model.watch import Pass, WatchedRun, WatchEnding
+from metalmark.model.watch import Pass, Stretch, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
 from metalmark.store.path import store_path
 from metalmark.store.sqlite import Store
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
+from metalmark.track.destination import TRACKERS
 
 if TYPE_CHECKING:
     from metalmark.track.tracking import Tracking
@@ -44,8 +48,28 @@ HZ = 1.0
 GRACE_S = 2.0
 MARKS = 2 * 64
 """Number of moments that are noted before they are added up: a step only notes."""
+MOST_STRETCHES = 4096
+PATIENCE_S = 30.0
+"""How long the end of a run waits for a tracker of the user's own."""
 
 Item = TypeVar("Item")
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Called in this order, from one thread that is not the training's. What it raises ends its tracking, never the
+    training; it may take its time."""
+
+    def start(self, params: Mapping[str, Scalar]) -> None: ...
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def artifact(self, path: Path) -> None:
+        """Keep a file, which is gone afterwards."""
+
+    def finish(self) -> str | None:
+        """Return what the user should know of it, if anything."""
+
+
+Track = Tracker | str | Sequence[Tracker | str] | None
 
 
 def run(
@@ -62,20 +86,29 @@ def run(
     remember. `hz`: how often sensors are read per second; None switches them off. `store`: the file that keeps the
     result, METALMARK_STORE or the user's data folder by default.
     """
-    return RunRecorder(name, track=track, params=params or {}, hz=hz, store=store)
+    return RunRecorder(name, track, params or {}, hz, store)
+
+
+def split_trackers(track: Track) -> tuple[list[Tracker], str]:
+    """Return the user's own trackers, and the named ones as --track takes them."""
+    given = (
+        track if isinstance(track, Sequence) and not isinstance(track, str) else [track] if track is not None else []
+    )
+    own = [each for each in given if not isinstance(each, str)]
+    for each in own:
+        if not isinstance(each, Tracker):
+            raise UsageError(
+                f"A {type(each).__name__} is not a tracker.",
+                hint="A tracker has start, log, artifact and finish; or name one: " + ", ".join(TRACKERS),
+            )
+    return own, ",".join(each for each in given if isinstance(each, str))
 
 
 class RunRecorder:
     """`watch` and `log` never wait for the device: times are the host's, and a device's numbers are read later."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        track: Track,
-        params: Mapping[str, Any],
-        hz: float | None,
-        store: str | os.PathLike[str] | None,
+        self, name: str, track: Track, params: Mapping[str, Any], hz: float | None, store: str | os.PathLike[str] | None
     ) -> None:
         if not name or (hz is not None and not 0 < hz <= 20):
             raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
@@ -140,7 +173,12 @@ class RunRecorder:
         self._sampler = None
         gap = self._sleep.gap()
         self._around.close()
-        notes = [*self._read_the_rest(), *filter(None, (gap.note, self._sleepy))]
+        notes = [note for note in (gap.note, self._sleepy) if note]
+        try:
+            self._ledger.close()
+        except Exception as failure:  # noqa: BLE001  a device that failed gives no numbers; the rest is kept
+            why = f"{type(failure).__name__}: {failure}"
+            notes.insert(0, scrub(f"the last logged numbers could not be read: {why}")[:500])
         notes += [f"{name} was not finite from step {step} on" for name, step in self._ledger.not_finite.items()]
         ended = WatchEnding.COMPLETED if error is None else WatchEnding.FAILED
         if isinstance(error, KeyboardInterrupt):
@@ -166,9 +204,20 @@ class RunRecorder:
         self._keep(self.result)
 
     def __str__(self) -> str:
-        if self.result is None:
+        run = self.result
+        if run is None:
             return f"run {self.name}, not ended"
-        return summary(self.result)
+        parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
+        for loop, stretches in run.stretches.items():
+            share = run.input_wait_share(loop)
+            waiting = f", {share:.0%} of it waiting for input" if share is not None else ""
+            parts.append(f"{loop} {sum(stretch.steps for stretch in stretches)} steps{waiting}")
+        for curve in run.curves:
+            known = [value for value in curve.values if value is not None]
+            if known:
+                parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
+        parts += [f"{flag.name}: {flag.evidence}" for flag in flags_of_watched(run)]
+        return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
 
     def _tell(self, rows: Sequence[LoggedRow]) -> None:
         for thread in self._threads:
@@ -176,13 +225,6 @@ class RunRecorder:
                 thread.log(step, metrics)
         if self._tracking is not None:
             self._tracking.log((step, at_s - self._began_s, metrics) for step, at_s, metrics in rows)
-
-    def _read_the_rest(self) -> list[str]:
-        try:
-            self._ledger.close()
-        except Exception as error:  # noqa: BLE001  a device that failed gives no numbers; the rest is kept
-            return [scrub(f"the last logged numbers could not be read: {type(error).__name__}: {error}")[:500]]
-        return []
 
     def _finish_trackers(self, result: WatchedRun) -> list[str]:
         troubles: list[str] = []
@@ -210,6 +252,46 @@ class RunRecorder:
             except OSError:
                 kept = "The run could not be kept; it is in run.result."
             warnings.warn(f"metalmark: {error.message} {error.hint} {kept}", stacklevel=3)
+
+
+class LoopPace:
+    """Where a loop's time goes. Each step is a stretch of its own until there are MOST_STRETCHES: then neighbours are
+    joined, again and again as the run goes on. Memory stays small, and every sum stays exact."""
+
+    def __init__(self) -> None:
+        self._size = 1
+        self._done: list[list[float]] = []
+
+    def take(self, marks: list[float], begin: float, origin: float) -> float:
+        """Take two moments per step, when its batch was there and when it ended, and empty `marks`; return the time
+        waited. The first step began at `begin`, each other one where the step before ended."""
+        waited_s = 0.0
+        for got, end in zip(marks[::2], marks[1::2], strict=True):
+            self.step(begin - origin, end - begin, got - begin)
+            waited_s += got - begin
+            begin = end
+        marks.clear()
+        return waited_s
+
+    def step(self, at_s: float, elapsed_s: float, waited_s: float) -> None:
+        done = self._done
+        if done and done[-1][0] < self._size:
+            last = done[-1]
+            last[0] += 1
+            last[2] += elapsed_s
+            last[3] += waited_s
+            return
+        if len(done) >= MOST_STRETCHES:
+            pairs = zip(done[::2], done[1::2], strict=True)
+            self._done = done = [[a[0] + b[0], a[1], a[2] + b[2], a[3] + b[3]] for a, b in pairs]
+            self._size *= 2
+        done.append([1, at_s, elapsed_s, waited_s])
+
+    def stretches(self) -> tuple[Stretch, ...]:
+        return tuple(
+            Stretch(steps=int(steps), at_s=at_s, elapsed_s=elapsed_s, waited_s=waited_s)
+            for steps, at_s, elapsed_s, waited_s in self._done
+        )
 
 
 class Watching(Generic[Item]):
@@ -266,6 +348,41 @@ class Watching(Generic[Item]):
             )
 
 
+class TrackerThread:
+    """A tracker of the user's own in a thread, so that a slow or broken one costs the training nothing."""
+
+    def __init__(self, tracker: Tracker, params: Mapping[str, Scalar]) -> None:
+        self._tracker = tracker
+        self._rows: SimpleQueue[tuple[int, Mapping[str, float]] | Path] = SimpleQueue()
+        """What was logged, and the run's file after the last."""
+        self._name = f"tracker {type(tracker).__name__}"
+        self._trouble = ""
+        # A daemon: the interpreter's end must not wait for a tracker that hangs.
+        self._thread = threading.Thread(target=self._run, args=(params,), daemon=True, name=self._name)
+        self._thread.start()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._rows.put((step, metrics))
+
+    def finish(self, artifact: Path) -> str:
+        """Wait until it has taken everything, within reason; return what went wrong, or nothing."""
+        self._rows.put(artifact)
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            return f"{self._name} had not taken everything after {PATIENCE_S:g} s"
+        return self._trouble
+
+    def _run(self, params: Mapping[str, Scalar]) -> None:
+        try:
+            self._tracker.start(params)
+            while not isinstance(row := self._rows.get(), Path):
+                self._tracker.log(*row)
+            self._tracker.artifact(row)
+            self._trouble = self._tracker.finish() or ""
+        except BaseException as error:  # noqa: BLE001  whatever a tracker throws costs only its own tracking
+            self._trouble = scrub(f"{self._name} stopped: {type(error).__name__}: {error}")[:500]
+
+
 def _track_by_name(names: str) -> Tracking:
     """Return the tracking of `names`. What it needs is imported only for a script that tracks."""
     from metalmark.track.destination import parse_track
@@ -275,20 +392,6 @@ def _track_by_name(names: str) -> Tracking:
     for note in targets.notes:
         warnings.warn(f"metalmark: {note}", stacklevel=4)
     return Tracking(targets, warn=say_nothing)  # what went wrong becomes a note of the run, and a warning
-
-
-def summary(run: WatchedRun) -> str:
-    parts = [f"{run.name}: {run.ended.value} in {run.elapsed_s:.1f} s"]
-    for loop, stretches in run.stretches.items():
-        share = run.input_wait_share(loop)
-        waiting = f", {share:.0%} of it waiting for input" if share is not None else ""
-        parts.append(f"{loop} {sum(stretch.steps for stretch in stretches)} steps{waiting}")
-    for curve in run.curves:
-        known = [value for value in curve.values if value is not None]
-        if known:
-            parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
-    parts += [f"{flag.name}: {flag.evidence}" for flag in flags_of_watched(run)]
-    return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
 
 
 def _outside(call: str) -> UsageError:

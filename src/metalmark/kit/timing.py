@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import SimpleNamespace
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import structs
 
 from metalmark.backends.base import Session
 from metalmark.errors import UsageError
 from metalmark.kit.arrays import synchronize, to_numpy
 from metalmark.kit.frameworks import owner
-from metalmark.model.measurement import Block, Measurement
+from metalmark.model.measurement import Measurement
 from metalmark.model.plan import Budget
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.runner.loop import Clock
@@ -47,19 +47,15 @@ class Stopwatch:
         self._begin = time.perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         values, self._values = self._values, ()
         if kind is None:
             synchronize(*values)
             self.laps_s.append(time.perf_counter() - self._begin)
 
 
-class Timing(Struct, frozen=True, kw_only=True):
+class Timing(Measurement, frozen=True, kw_only=True):
     """What `measure` saw, every block of it; medians and intervals are derived."""
-
-    measurement: Measurement
 
     @property
     def median_s(self) -> float:
@@ -70,20 +66,6 @@ class Timing(Struct, frozen=True, kw_only=True):
     def interval(self) -> Interval | None:
         """95%, of the median, over the blocks; None under six of them."""
         return median_interval(self._steps_s)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.measurement.blocks
-
-    @property
-    def first_step_s(self) -> float:
-        """Trace, compile, allocate: never mixed into the others."""
-        return self.measurement.first_step_s
-
-    @property
-    def steady(self) -> bool:
-        """False: warm-up ended before three blocks agreed within 5%."""
-        return self.measurement.steady
 
     @property
     def _steps_s(self) -> list[float]:
@@ -111,17 +93,13 @@ def measure(step: Callable[[], Any], *, seconds: float = 3.0, steps: int | None 
     clock = Clock(
         cast(Session, _Stepper(step)), budget, origin_s=time.monotonic(), tell=lambda _phase, _done, _step_s: None
     )
-    return Timing(measurement=clock.measure(clock.first_step()))
-
-
-class _NoFeeder:
-    waited_s = 0.0
+    return Timing(**structs.asdict(clock.measure(clock.first_step())))
 
 
 class _Stepper:
     """The user's function as the clock sees a session."""
 
-    feeder = _NoFeeder()
+    feeder = SimpleNamespace(waited_s=0.0)
 
     def __init__(self, step: Callable[[], Any]) -> None:
         self._step = step
