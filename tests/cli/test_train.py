@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,26 +106,6 @@ def test_a_training_from_start_to_end(cli: Cli, data: Path, tmp_path: Path) -> N
     assert str(tmp_path) not in (out / "record.json").read_text()
     assert set(load_file(out / "best.safetensors")) >= {"model.0.weight", "optimizer.state.0.exp_avg", "random.cpu"}
     assert cli("train", "mnist-mlp", "--out", out).returncode == 2
-
-
-def test_json_is_the_record(cli: Cli, data: Path, tmp_path: Path) -> None:
-    arguments = (
-        "mnist-mlp",
-        "--data",
-        data,
-        *one_thread("torch"),
-        "--epochs",
-        1,
-        "-o",
-        tmp_path / "out",
-        "-q",
-        "--json",
-    )
-    run = cli("train", *arguments)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
-    assert msgspec.json.decode(run.stdout, type=TrainingRun) == read_record(tmp_path / "out")
-    assert json.loads(run.stdout)["schema"] == 2
 
 
 def test_an_image_workload(cli: Cli, tmp_path: Path) -> None:
@@ -273,12 +254,17 @@ def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], said: str) 
     assert not list(store_file.parent.glob("trainings/*")), "it leaves a folder"
 
 
-@pytest.mark.parametrize("file", ["job.json", "record.json", "last.safetensors"])
-def test_a_damaged_folder_is_named(cli: Cli, data: Path, tmp_path: Path, file: str) -> None:
-    out = tmp_path / "out"
-    assert cli("train", NET, "--data", data, *one_thread("torch"), "--epochs", 1, "-o", out).returncode == 0
-    (out / file).write_bytes((out / file).read_bytes()[:50])
-    run = cli("train", f"--resume={out}", "--epochs", 2)
-    assert run.returncode == 2, run.stderr
-    assert f"{file} is damaged" in run.stderr
-    assert "Traceback" not in run.stderr
+def test_json_is_the_record_and_a_damaged_folder_is_named(cli: Cli, data: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    run = cli("train", NET, "--data", data, *one_thread("torch"), "--epochs", 1, "-o", whole, "-q", "--json")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert msgspec.json.decode(run.stdout, type=TrainingRun) == read_record(whole)
+    assert json.loads(run.stdout)["schema"] == 2
+    for file in ("job.json", "record.json", "last.safetensors"):
+        out = shutil.copytree(whole, tmp_path / file.partition(".")[0])
+        (out / file).write_bytes((out / file).read_bytes()[:50])
+        run = cli("train", f"--resume={out}", "--epochs", 2)
+        assert run.returncode == 2, run.stderr
+        assert f"{file} is damaged" in run.stderr
+        assert "Traceback" not in run.stderr

@@ -159,6 +159,36 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(run: Run, data: Path, home: 
         assert [epoch.losses for epoch in first.epochs] == [epoch.losses for epoch in second.epochs]
 
 
+def test_repeats_stay_beside_their_store_and_are_compared(data: Path, tmp_path: Path) -> None:
+    """`--store` is the one place: neither METALMARK_STORE nor the home folder gets anything."""
+    (tmp_path / "home").mkdir()
+    elsewhere = {"METALMARK_STORE": str(tmp_path / "elsewhere" / "s.sqlite3"), "HOME": str(tmp_path / "home")}
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return processes.run(metalmark(*arguments, "--store", tmp_path / "here" / "s.sqlite3"), **elsewhere)
+
+    arguments = ("mnist-mlp", "--data", data, "-f", FAST, "-d", "cpu,any", "--repeat", 2, "--seed", 5, "--epochs", 1)
+    done = call("train", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["here"]
+    assert not [path for path in (tmp_path / "home").rglob("*") if "metalmark" in path.name]
+    (folder,) = (tmp_path / "here" / "trainings").iterdir()
+    # Every cell once, then again with the next seed.
+    names = [f"{FAST}-cpu", f"{FAST}-any", f"{FAST}-cpu-repeat2", f"{FAST}-any-repeat2"]
+    assert list(read_lineup(folder).members) == names
+    assert [read_record(folder / name).plan.seed for name in names] == [5, 5, 6, 6]
+    assert str(folder) in done.stderr
+    compared = call("compare", "last", "--by", "device")
+    assert compared.returncode == 0, compared.stderr
+    assert "best accuracy" in compared.stdout
+    assert any(verdict in compared.stdout for verdict in ("can't tell", "same", "better", "worse", "faster", "slower"))
+    assert "over seeds (2 and 2)" in compared.stdout
+    assert call("runs", "show", "last").stdout.count("seed 6") >= 2
+    deleted = call("runs", "delete", "last", "--yes")
+    assert "4 runs deleted" in deleted.stderr
+    assert not list((tmp_path / "here" / "trainings").iterdir())
+
+
 def test_one_that_breaks_costs_the_others_nothing(run: Run, data: Path, home: Path) -> None:
     if FRAMEWORKS["mlx"].missing() or FRAMEWORKS["torch"].missing():
         pytest.skip("it takes mlx and torch")
