@@ -173,10 +173,10 @@ class Runs(Tabular, Sequence[AnyRun]):
         return [run_dict(run) for run in self._runs]
 
     def chart(self) -> Chart:
-        """Draw throughput (bench runs) or the curves (trainings), as the report does. It needs the extra `report`."""
+        """Draw throughput (bench runs) or the curves (trainings), as the report does. It needs the extra `web`."""
         from metalmark.report.charts.cells import throughput_figures
-        from metalmark.report.charts.curves import together_figures, training_figures, watched_figures
         from metalmark.report.charts.draw import Figure
+        from metalmark.report.charts.over_time import together_figures, training_figures, watched_figures
 
         cells, content = self.cells, self.content()
         drawn = [*throughput_figures(cells)] if cells else []
