@@ -9,13 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from metalmark.errors import UsageError
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
-from metalmark.report.compare_page import comparison_answer
+from metalmark.report.compare_page import comparison_answer, try_to_compare
 from metalmark.report.content import Content
 from metalmark.report.text.units import count, duration, figures, grouped, percent, seconds, share
-from metalmark.results.comparison import Comparison, comparable_keys, compare, compare_runs
+from metalmark.results.comparison import Comparison, comparable_keys, compare
 from metalmark.results.derived import target_reached, training_figures
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import Side, shown
@@ -65,11 +64,7 @@ def _limited(answers: Iterable[str]) -> list[str]:
 
 
 def _verdicts(sides: Sequence[Side], *, by: Sequence[str] = (), target: float | None = None) -> list[str]:
-    """How each side compares with the first; nothing where they are not like for like, which the tables say."""
-    try:
-        found, _ = compare_runs(sides, by=by, target_accuracy=target)
-    except UsageError:
-        return []
+    found = try_to_compare(sides, by=by, target_accuracy=target)
     more = [f"The table has {len(found) - MOST_SIDES} more."] if len(found) > MOST_SIDES else []
     return [*map(_verdict, found[:MOST_SIDES]), *more]
 

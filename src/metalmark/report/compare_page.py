@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from metalmark.errors import UsageError
 from metalmark.model.run import Absent, RunKind
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import count, figures, grouped, joules, known, percent, seconds, share, size
-from metalmark.results.comparison import CellComparison, Comparison, Ratio, TrainedFigures
-from metalmark.results.pairing import MAY_LACK, shown
+from metalmark.results.comparison import CellComparison, Comparison, Ratio, TrainedFigures, compare_runs
+from metalmark.results.pairing import MAY_LACK, Side, shown
 from metalmark.stats.difference import Difference, Gap, Verdict
 
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")
@@ -67,6 +68,16 @@ def comparison_answer(found: Comparison) -> str:
     return " ".join(few)
 
 
+def try_to_compare(
+    sides: Sequence[Side], *, by: Sequence[str] = (), target_accuracy: float | None = None
+) -> list[Comparison]:
+    """How each side compares with the first; nothing where they are not like for like, which the tables say."""
+    try:
+        return compare_runs(sides, by=by, target_accuracy=target_accuracy)[0]
+    except UsageError:
+        return []
+
+
 def verdict_words(verdict: Verdict, *, unlike: object) -> str:
     return f"{verdict.value}, {NOT_LIKE}" if unlike else verdict.value
 
@@ -102,13 +113,10 @@ def _times(speed: Difference) -> tuple[str, str]:
     """How many times faster or slower, and the interval of that."""
     assert speed.low is not None
     assert speed.high is not None
-    if speed.ratio < 1:
-        return _rounded(1 / speed.ratio), f"{_rounded(1 / speed.high)} to {_rounded(1 / speed.low)}"
-    return _rounded(speed.ratio), f"{_rounded(speed.low)} to {_rounded(speed.high)}"
-
-
-def _rounded(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else figures(value)
+    times = [speed.ratio, speed.low, speed.high]
+    times = [1 / speed.ratio, 1 / speed.high, 1 / speed.low] if speed.ratio < 1 else times
+    most, low, high = (f"{value:.2f}" if value < 10 else figures(value) for value in times)
+    return most, f"{low} to {high}"
 
 
 def _wait_answers(found: Comparison) -> Iterator[str]:
@@ -273,14 +281,10 @@ def _caption(found: Comparison, varying: Sequence[str]) -> str:
     parts = [f"{found.b} (B) against {found.a} (A)"]
     # Sides that were split off one run have their difference in their names.
     a, b = (name.rpartition(" ")[2] for name in (found.a, found.b))
-    said = {f"{a} → {b}"}
     for key in dict.fromkeys((*found.compared, *ALWAYS)):
         values = {_value(row, key) for row in found.rows}
-        if key not in varying and len(values) == 1:
-            value = values.pop()
-            if value in said:
-                continue
-            parts += [value if key in ALWAYS else f"{shown(key)} {value}"] if value else []
+        if key not in varying and len(values) == 1 and not values & {"", f"{a} → {b}"}:
+            parts.append(values.pop() if key in ALWAYS else f"{shown(key)} {values.pop()}")
     return ", ".join(parts)
 
 

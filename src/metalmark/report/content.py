@@ -39,9 +39,10 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        found = [machine for run in self.runs for machine in _machines(run)]
+        # A training may have moved from one machine to another between its sessions.
+        holders = [holder for run in self.runs for holder in (run.sessions if isinstance(run, TrainingRun) else [run])]
         # A machine with a GPU holds its peaks in a dictionary, and so has no hash.
-        return tuple({repr(machine): machine for machine in found}.values())
+        return tuple({repr(holder.machine): holder.machine for holder in holders}.values())
 
     @property
     def times(self) -> tuple[str, ...]:
@@ -53,15 +54,7 @@ class Content(Struct, frozen=True, kw_only=True):
         planned: tuple[BenchRun | TrainingRun, ...] = (*self.bench_runs, *self.trainings)
         names = list(dict.fromkeys([*(run.plan.workload for run in planned), *(run.name for run in self.watched)]))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        chips = list(dict.fromkeys(_chips(machine) for machine in self.machines))
+        parts = [dict.fromkeys((machine.chip, *(gpu.name for gpu in machine.gpus))) for machine in self.machines]
+        chips = list(dict.fromkeys(map(", ".join, parts)))
         where = f" on {chips[0]}" if len(chips) == 1 else f" on {len(chips)} machines" if chips else ""
         return f"{shown}{where}"
-
-
-def _machines(run: AnyRun) -> list[Machine]:
-    """A training may have moved from one machine to another between its sessions."""
-    return [session.machine for session in run.sessions] if isinstance(run, TrainingRun) else [run.machine]
-
-
-def _chips(machine: Machine) -> str:
-    return ", ".join(dict.fromkeys((machine.chip, *(gpu.name for gpu in machine.gpus))))

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from metalmark.errors import UsageError
 from metalmark.model.plan import word
 from metalmark.model.run import Absent
-from metalmark.model.training import Ending, TrainingRun
-from metalmark.report.compare_page import comparison_answer
+from metalmark.model.training import Ending, TrainingRun, TrainingSetup
+from metalmark.report.compare_page import comparison_answer, try_to_compare
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import figures, grouped, known, percent, seconds, size, spark
-from metalmark.results.comparison import compare_runs
 from metalmark.results.derived import TrainingFigures, training_figures
 from metalmark.results.measured import samples_by_seed, training_question
 from metalmark.results.pairing import Side, shown
@@ -34,13 +32,8 @@ def sides_of(runs: Sequence[TrainingRun]) -> list[TrainingFigures]:
 def side_answers(runs: Sequence[TrainingRun]) -> list[str]:
     """How each framework and device compares with the first, as `metalmark compare` says it."""
     groups = grouped((training_figures(run).label, run) for run in runs if run.epochs)
-    if len(groups) < 2:
-        return []
-    try:
-        found, _ = compare_runs([Side.of_runs(label, group) for label, group in groups.items()])
-    except UsageError:  # they are not like for like; the notes say in what
-        return []
-    return [comparison_answer(one) for one in found]
+    sides = [Side.of_runs(label, group) for label, group in groups.items()]
+    return [comparison_answer(one) for one in try_to_compare(sides)] if len(sides) > 1 else []
 
 
 def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
@@ -75,10 +68,7 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
         yield f"Not like for like: {said}."
     setting = next((run.setting for run in runs if run.setting is not None), None)
     if setting is not None and "samples trained on" not in differing:
-        yield (
-            f"Data: {setting.data}; {setting.train_samples:,} samples to train, "
-            f"{setting.validation_samples:,} others to validate."
-        )
+        yield data_note(setting)
     trained = [side for side in sides if side.epochs]
     if trained:
         firsts = [(side.label, side.first_steps_s) for side in trained]
@@ -99,6 +89,11 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
         for note in (run.setting.notes if run.setting is not None else ())
     )
     yield from (f"{', '.join(dict.fromkeys(labels))}: {note}" for note, labels in said_of.items())
+
+
+def data_note(setting: TrainingSetup) -> str:
+    samples = f"{setting.train_samples:,} samples to train, {setting.validation_samples:,} others to validate"
+    return f"Data: {setting.data}; {samples}."
 
 
 def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:

@@ -58,22 +58,18 @@ def wants_log(values: Sequence[float]) -> bool:
 
 
 def lines_svg(
-    lines: Sequence[Line],
-    x: Axis,
-    y: Axis,
-    *,
-    spans: Sequence[Span] = (),
-    points: bool = False,
+    lines: Sequence[Line], x: Axis, y: Axis, *, spans: Sequence[Span] = (), points: bool = False,
     level: float | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """`points`: mark each one. `level`: a value to be reached, as a line across."""
     names = [plain(line.name) for line in lines if not line.trend]
     rows = [row for line in lines if not line.trend for row in _rows(line, x, y)]
-    whole = spans[-1].end - spans[0].begin if spans else 0.0
-    shown = [
-        {"x": span.begin, "x2": span.end, "middle": (span.begin + span.end) / 2, "name": _fitting(span, whole)}
-        for span in spans
-    ]
+    shown = []
+    for begin, end, name in spans:
+        room_px = (end - begin) / ((spans[-1].end - spans[0].begin) or 1.0) * (WIDTH - 50)
+        # A name stands above its span where there is room for it.
+        fitting = plain(name) if room_px >= LETTER_PX * len(name) else ""
+        shown.append({"x": begin, "x2": end, "middle": (begin + end) / 2, "name": fitting})
     trends = [{**row, "trend": number} for number, line in enumerate(lines) if line.trend for row in _rows(line, x, y)]
     return svg(
         "lines.json",
@@ -99,25 +95,20 @@ def lines_svg(
     )
 
 
-def _fitting(span: Span, whole: float) -> str:
-    """Return the name of a span where there is room for it above, else nothing."""
-    room_px = (span.end - span.begin) / whole * (WIDTH - 50) if whole > 0 else 0.0
-    return plain(span.name) if room_px >= LETTER_PX * len(span.name) else ""
-
-
 def _x(lines: Sequence[Line], axis: Axis) -> dict[str, Any]:
     values = sorted({point[0] for line in lines for point in line.points})
+    ticks: dict[str, Any] = {"tickCount": 6}
     if axis.whole and (axis.log or len(values) <= 8):
         # Only what was run stands on the axis: no batch of 3.5.
-        ticks: dict[str, Any] = {"values": values, "format": "~s" if max(values) >= 10_000 else ",~d"}
-    else:
-        ticks = {"tickCount": 6}
+        ticks = {"values": values, "format": "~s" if max(values) >= 10_000 else ",~d"}
     scale = {"type": "log" if axis.log else "linear", "zero": axis.zero, "nice": False, "padding": 4}
     return {"field": "x", "type": "quantitative", "title": axis.title, "axis": {"grid": False, **ticks}, "scale": scale}
 
 
 def _y(lines: Sequence[Line], axis: Axis, level: float | None) -> dict[str, Any]:
-    low, high = _range(lines, level)
+    values = [y for line in lines for _, y in line.points] + ([] if level is None else [level])
+    values += [end for line in lines for interval in line.intervals if interval for end in interval]
+    low, high = min(values), max(values)
     if axis.zero and not axis.log:
         low = min(low, 0.0)
     elif high - low < 0.02 * abs(high):
@@ -131,13 +122,7 @@ def _y(lines: Sequence[Line], axis: Axis, level: float | None) -> dict[str, Any]
     ticks: dict[str, Any] = {"format": form, **({"values": _log_ticks(low, high)} if axis.log else {"tickCount": 5})}
     kind, padding = "log" if axis.log else "linear", 0 if axis.zero and not axis.log else 6
     scale = {"type": kind, "domain": [low, high], "nice": not axis.log, "zero": False, "padding": padding}
-    return {
-        "field": "y",
-        "type": "quantitative",
-        "title": axis.title,
-        "scale": scale,
-        "axis": {"format": form, **ticks},
-    }
+    return {"field": "y", "type": "quantitative", "title": axis.title, "scale": scale, "axis": ticks}
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -145,13 +130,6 @@ def _log_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if math.log10(high / low) <= 2.5 else (1,)
     return [step * 10.0**power for power in powers for step in steps if low * 0.9 <= step * 10.0**power <= high * 1.1]
-
-
-def _range(lines: Sequence[Line], level: float | None) -> tuple[float, float]:
-    values = [y for line in lines for _, y in line.points]
-    values += [end for line in lines for interval in line.intervals if interval for end in interval]
-    values += [] if level is None else [level]
-    return min(values), max(values)
 
 
 def _rows(line: Line, across: Axis, up: Axis) -> list[dict[str, Any]]:
@@ -220,7 +198,6 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 def thinned(counts: Sequence[int], most: int = MOST_POINTS) -> str:
     """Return what to say below a figure whose lines have so many points each; nothing where all are drawn."""
-    long = [count for count in counts if count > most]
-    if not long:
+    if max(counts, default=0) <= most:
         return ""
     return f"Drawn from {sum(counts):,} points as the lowest and highest of each stretch; the numbers are of all."

@@ -43,7 +43,7 @@ class SensorChart(Struct, frozen=True, kw_only=True):
     zero: bool = True
     about: str = ""
     sensors: tuple[str, ...] = ()
-    """The sensors that give it: where one gave nothing, the page says why."""
+    """The sensors that give it: where none gave anything, the page says why. A temperature is a bonus."""
 
 
 SENSOR_CHARTS = (
@@ -55,8 +55,6 @@ SENSOR_CHARTS = (
     SensorChart(title="Memory", unit="bytes", axis="GiB", ends=("_memory", SWAP), scale=2.0**30, sensors=("process",)),
     SensorChart(title="Temperature", unit="°C", axis="°C", ends=("_temperature",), zero=False),
 )  # fmt: skip
-NEEDED = {"CPU utilisation", "Power", "Memory"}
-"""The page says why one of these is missing; a temperature is a bonus."""
 
 
 def run_figures(run: AnyRun) -> list[Drawn]:
@@ -83,8 +81,7 @@ def cell_figures(cell: Cell, name: str) -> list[Drawn]:
 
 def sensor_figures(record: BenchRun, name: str, *, headed: bool = False) -> list[Drawn]:
     """`headed`: the heading above has the name."""
-    run = record.outcome
-    phases = phase_spans(run.phases) if isinstance(run, Completed) else []
+    phases = phase_spans(record.outcome.phases) if isinstance(record.outcome, Completed) else []
     return series_figures(record.telemetry, name, spans=phases, headed=headed)
 
 
@@ -94,18 +91,15 @@ def series_figures(telemetry: Telemetry, name: str, *, spans: Sequence[Span] = (
         found = [one for one in telemetry.series if _is(one, chart)]
         if found:
             drawn.append(_figure(chart, found, name, spans, titled(chart.title, "" if headed else name)))
-        elif chart.title in NEEDED:
+        elif chart.sensors:
             drawn.append(Missing(title=titled(chart.title, "" if headed else name), reason=_why_not(telemetry, chart)))
     return drawn
 
 
 def phase_spans(phases: Phases) -> list[Span]:
-    starts = [
-        ("import", phases.import_s), ("build", phases.build_s), ("first step", phases.first_step_s),
-        ("warm-up", phases.warmup_s), ("measured", phases.measure_s), ("", phases.end_s),
-    ]  # fmt: skip
-    ordered = pairwise(starts)
-    return [Span(begin, end, name) for (name, begin), (_, end) in ordered if end > begin]
+    names = ("import", "build", "first step", "warm-up", "measured")
+    starts = (phases.import_s, phases.build_s, phases.first_step_s, phases.warmup_s, phases.measure_s, phases.end_s)
+    return [Span(begin, end, name) for (begin, end), name in zip(pairwise(starts), names, strict=True) if end > begin]
 
 
 def _figure(chart: SensorChart, found: Sequence[Series], name: str, spans: Sequence[Span], title: str) -> Figure:

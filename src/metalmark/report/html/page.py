@@ -38,29 +38,16 @@ def page(
     `static`: where page.css and page.js are served; empty puts both into the document, with their hashes in its
     policy. `script`: one more script, by its address where `static` is given, else its text.
     """
-    style, scripts = asset(CSS), [asset(JS), *([script] if script else [])]
-    text = render(
-        "page.html",
-        title=title,
-        subtitle=subtitle,
-        body=body,
-        nav=nav,
-        static=static,
-        script=script,
-        # One block each: a policy by hash has to name every one.
-        style=_inert(style),
-        scripts=_inert("\n".join(scripts)),
-        policy=policy(style, "\n".join(scripts)),
+    # One block each: a policy by hash has to name every one.
+    style, scripts = asset(CSS), "\n".join([asset(JS), *([script] if script else [])])
+    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, scripts)]
+    # It allows these two texts, and nothing else to be loaded, sent or run.
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; base-uri 'none'; "
+        "form-action 'none'"
     )
-    return str(text)
-
-
-def policy(style: str, script: str) -> str:
-    """Return the policy that allows these two texts, and nothing else to be loaded, sent or run."""
-    return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    values = {"title": title, "subtitle": subtitle, "body": body, "nav": nav, "static": static, "script": script}
+    return str(render("page.html", **values, style=_inert(style), scripts=_inert(scripts), policy=policy))
 
 
 @cache
@@ -101,7 +88,3 @@ def _inert(text: str) -> Markup:
     if "</" in text or "<!--" in text:
         raise ValueError("this text would end the block it stands in")
     return Markup(text)
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

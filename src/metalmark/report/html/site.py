@@ -225,37 +225,26 @@ def _ranked(entry: BoardEntry) -> list[str | Value]:
     versions = [f"{key} {value}" for key, value in cell.around.items() if key.startswith(cell.how["framework"])]
     return [
         Value(text="" if entry.rank is None else str(entry.rank), sort=float(entry.rank or 1e9)),
-        Value(text=figures(entry.samples_s), sort=entry.samples_s),
-        _interval(entry),
-        _to_machine(entry.machine),
-        cell.how["framework"],
-        cell.how["device"],
-        entry.settings,
-        known(cell.memory_bytes, size, ""),
-        "" if entry.joules is None else figures(entry.joules),
-        f"{len(cell.processes)}{'*' if entry.few else ''}",
-        ", ".join(versions),
+        *_rate(entry), _to_machine(entry.machine), cell.how["framework"], cell.how["device"], entry.settings,
+        known(cell.memory_bytes, size, ""), "" if entry.joules is None else figures(entry.joules),
+        f"{len(cell.processes)}{'*' if entry.few else ''}", ", ".join(versions),
         Value(text=", ".join(cell.flags), look="flag"),
-    ]
+    ]  # fmt: skip
 
 
 def _here(entry: BoardEntry, question: Question, place: str) -> list[str | Value]:
     cell = entry.cell
     return [
-        Value(text=question.workload, href=place),
-        question.words,
-        cell.how["framework"],
-        cell.how["device"],
-        Value(text=figures(entry.samples_s), sort=entry.samples_s),
-        _interval(entry),
-        seconds(cell.samples_per_step / entry.samples_s),
+        Value(text=question.workload, href=place), question.words, cell.how["framework"], cell.how["device"],
+        *_rate(entry), seconds(cell.samples_per_step / entry.samples_s),
         "" if entry.rank is None else f"{entry.rank} of {len(question.entries)}",
         Value(text=", ".join(cell.flags), look="flag"),
-    ]
+    ]  # fmt: skip
 
 
-def _interval(entry: BoardEntry) -> str:
-    return "?" if entry.low is None or entry.high is None else f"{figures(entry.low)} to {figures(entry.high)}"
+def _rate(entry: BoardEntry) -> tuple[Value, str]:
+    interval = "?" if entry.low is None or entry.high is None else f"{figures(entry.low)} to {figures(entry.high)}"
+    return Value(text=figures(entry.samples_s), sort=entry.samples_s), interval
 
 
 def _to_machine(name: str) -> Value:

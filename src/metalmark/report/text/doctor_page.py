@@ -79,18 +79,12 @@ def story(check: Check, *, width: int = WIDEST) -> str:
 def document(scene: Scene, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the findings for programs, without any host, user, path or serial number."""
     return {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "machine": msgspec.to_builtins(scene.machine),
-        "platform": scene.platform,
-        "python": scene.python,
-        "architecture": scene.architecture,
-        "macos": scene.macos,
+        "format": FORMAT, "schema": SCHEMA, "machine": msgspec.to_builtins(scene.machine), "platform": scene.platform,
+        "python": scene.python, "architecture": scene.architecture, "macos": scene.macos,
         "frameworks": [_framework(scene, name) for name in scene.frameworks],
-        "findings": [msgspec.to_builtins(finding) for finding in findings],
-        "counts": _counts(findings),
+        "findings": [msgspec.to_builtins(finding) for finding in findings], "counts": _counts(findings),
         "exit_code": exit_code(findings),
-    }
+    }  # fmt: skip
 
 
 def summary(findings: Sequence[Finding]) -> str:
@@ -99,17 +93,14 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def _machine(scene: Scene) -> Iterator[str]:
-    machine = scene.machine
-    if machine is not None:
-        memory = f"{machine.memory_bytes / 2**30:.0f} GiB"
+    if machine := scene.machine:
         cores = f"{machine.usable_cores or machine.logical_cores} cores, " if machine.logical_cores else ""
-        yield f"{machine.chip}, {cores}{memory}, {machine.os}"
+        yield f"{machine.chip}, {cores}{machine.memory_bytes / 2**30:.0f} GiB, {machine.os}"
     else:
         yield f"{'macOS' if scene.mac else scene.platform} {scene.macos or ''}".strip()
-    gpus = scene.nvidia.gpus if scene.nvidia else ()
-    if scene.nvidia and gpus:
-        cuda = f", CUDA up to {scene.nvidia.cuda[0]}.{scene.nvidia.cuda[1]}" if scene.nvidia.cuda else ""
-        yield f"{', '.join(gpu.name for gpu in gpus)}; driver {scene.nvidia.driver}{cuda}"
+    if (nvidia := scene.nvidia) and nvidia.gpus:
+        cuda = f", CUDA up to {nvidia.cuda[0]}.{nvidia.cuda[1]}" if nvidia.cuda else ""
+        yield f"{', '.join(gpu.name for gpu in nvidia.gpus)}; driver {nvidia.driver}{cuda}"
     yield f"Python {scene.python}, {scene.architecture}{' under Rosetta' if scene.translated else ''}"
 
 
@@ -210,9 +201,7 @@ def _words(text: str, indent: str = "") -> list[str]:
 
 def shell_lines(steps: Sequence[ShellChange], shell: str) -> str:
     words = SHELLS[shell]
-    if not steps:
-        return _comment(NOTHING)
-    lines = [_comment(f"Nothing is changed until you evaluate these lines: {EVALUATE[shell]}")]
+    lines = [_comment(f"Nothing is changed until you evaluate these lines: {EVALUATE[shell]}" if steps else NOTHING)]
     for step in steps:
         lines.append(_comment(step.why if step.action is not ShellAction.NOTE else f"{step.name}: {step.why}"))
         if step.action in words:

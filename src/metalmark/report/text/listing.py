@@ -17,36 +17,26 @@ Entries = list[dict[str, Any]]
 
 
 def workloads() -> Entries:
-    found = [load(name) for name in shown_names()]
-    return [
-        {
-            "name": workload.name,
-            "title": workload.title,
-            "frameworks": list(workload.info.frameworks),
-            "modes": [mode.value for mode in workload.modes],
-            "params": [
-                {"flag": f"--{p.name.replace('_', '-')}", "default": p.default, "help": p.help, "choices": [*p.choices]}
-                for p in workload.params
-            ],
-        }
-        for workload in found
-    ]
+    entries: Entries = []
+    for workload in map(load, shown_names()):
+        params = [
+            {"flag": f"--{p.name.replace('_', '-')}", "default": p.default, "help": p.help, "choices": [*p.choices]}
+            for p in workload.params
+        ]
+        modes, frameworks = [mode.value for mode in workload.modes], list(workload.info.frameworks)
+        lead = {"name": workload.name, "title": workload.title, "frameworks": frameworks}
+        entries.append({**lead, "modes": modes, "params": params})
+    return entries
 
 
 def frameworks() -> Entries:
     return [
-        {
-            "name": framework.name,
-            "title": framework.title,
-            "version": _version(framework),
-            "install": _install(framework.name),
-            "limits": [
-                {"setting": limit.flag, "works_on": list(limit.only), "reason": limit.reason}
-                for limit in framework.limits
-            ],
-        }
+        {"name": framework.name, "title": framework.title, "version": _version(framework),
+         "install": _install(framework.name),
+         "limits": [{"setting": limit.flag, "works_on": list(limit.only), "reason": limit.reason}
+                    for limit in framework.limits]}
         for framework in visible()
-    ]
+    ]  # fmt: skip
 
 
 def devices() -> Entries:

@@ -13,8 +13,8 @@ from metalmark.model.training import Ending, Epoch, TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.text.run_list import HEADERS, list_line
 from metalmark.report.text.tables import Table, sweep_table
-from metalmark.report.text.units import count, duration, figures, percent, seconds, share
-from metalmark.report.training_sides import side_tables
+from metalmark.report.text.units import count, duration, figures, known, percent, seconds, share
+from metalmark.report.training_sides import data_note, side_tables
 from metalmark.results.cells import cells_of
 from metalmark.results.derived import joules_of_epochs, target_reached
 from metalmark.store.row import Row
@@ -99,38 +99,23 @@ def summary(epoch: Epoch) -> str:
 
 
 def _row(epoch: Epoch, *, best: bool) -> tuple[str, ...]:
-    rate = samples_s(epoch)
     return (
-        f"{'*' if best else ''}{epoch.number}",
-        f"{epoch.train_loss:.4f}",
-        f"{epoch.validation_loss:.4f}",
-        percent(epoch.accuracy),
-        percent(epoch.top5),
-        f"{epoch.learning_rate:.3g}",
-        seconds(epoch.input_s),
-        seconds(epoch.compute_s),
-        seconds(epoch.validation_s),
-        "-" if isinstance(rate, Absent) else figures(rate),
-    )
+        f"{'*' if best else ''}{epoch.number}", f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}",
+        percent(epoch.accuracy), percent(epoch.top5), f"{epoch.learning_rate:.3g}", seconds(epoch.input_s),
+        seconds(epoch.compute_s), seconds(epoch.validation_s), known(samples_s(epoch), figures),
+    )  # fmt: skip
 
 
 def _caption(run: TrainingRun) -> str:
     plan = run.plan
-    where = f"{plan.framework} {plan.device}"
-    if run.setting is not None:
-        where = f"{plan.framework} on {run.setting.device_name}"
+    where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
     changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
     return f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}"
 
 
 def _notes(run: TrainingRun) -> list[str]:
-    notes = []
     setting, top = run.setting, best(run.epochs)
-    if setting is not None:
-        notes.append(
-            f"Data: {setting.data}; {setting.train_samples:,} samples to train, "
-            f"{setting.validation_samples:,} others to validate."
-        )
+    notes = [data_note(setting)] if setting is not None else []
     if top is not None:
         total_s = sum(elapsed_s(epoch) for epoch in run.epochs)
         notes.append(
