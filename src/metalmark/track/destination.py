@@ -83,21 +83,21 @@ def parse_track(text: str, environment: Mapping[str, str] | None = None) -> Trac
                 hint=f"pip install 'metalmark[{tracker}]'",
             )
         if tracker == "mlflow":
-            uri = place or variables.get("MLFLOW_TRACKING_URI", "") or default_uri()
-            destination = _mlflow(uri, variables)
-            if destination.place != uri:
+            usual = f"sqlite:///{store_path().parent.resolve() / 'mlflow.sqlite3'}"
+            uri = place or variables.get("MLFLOW_TRACKING_URI", "") or usual
+            destinations.append(_mlflow(uri, variables))
+            if destinations[-1].place != uri:
                 given_uri = uri
-            destinations.append(destination)
         else:
             mode, note = _wandb_mode(place, variables)
             notes += [note] if note else []
             if mode != "disabled":
-                destinations.append(_wandb(mode, variables))
+                project, entity = variables.get("WANDB_PROJECT") or PROJECT, variables.get("WANDB_ENTITY", "")
+                folder = str(expanded(variables.get("WANDB_DIR") or str(store_path().parent)).resolve())
+                destinations.append(
+                    Destination(tracker="wandb", place=mode, project=project, entity=entity, folder=folder)
+                )
     return TrackTargets(destinations=tuple(dict.fromkeys(destinations)), notes=tuple(notes), uri=given_uri)
-
-
-def default_uri() -> str:
-    return f"sqlite:///{store_path().parent.resolve() / 'mlflow.sqlite3'}"
 
 
 def full_uri(place: str) -> str:
@@ -119,10 +119,8 @@ def without_user(uri: str) -> str:
 
 def redact(text: str) -> str:
     """Remove the secrets that a library may have repeated in its message."""
-    for name in SECRET_VARIABLES:
-        secret = os.environ.get(name, "")
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
+    for secret in (os.environ.get(name, "") for name in SECRET_VARIABLES):
+        text = text.replace(secret, "***") if len(secret) >= 4 else text
     return _USER.sub("", text)
 
 
@@ -161,12 +159,9 @@ def _mlflow(uri: str, variables: Mapping[str, str]) -> Destination:
         raise UsageError(f"{shown!r} names no file.", hint=hint)
     if scheme not in SERVERS | DATABASES | {"databricks"} and uri != "databricks":
         raise UsageError(f"MLflow cannot keep runs in {shown!r}.", hint=hint)
-    return Destination(
-        tracker="mlflow",
-        place=without_user(uri).rstrip("/") if scheme in SERVERS else without_user(uri),
-        project=variables.get("MLFLOW_EXPERIMENT_NAME") or PROJECT,
-        entity=variables.get("MLFLOW_EXPERIMENT_ID", ""),
-    )
+    place = without_user(uri).rstrip("/") if scheme in SERVERS else without_user(uri)
+    project, entity = variables.get("MLFLOW_EXPERIMENT_NAME") or PROJECT, variables.get("MLFLOW_EXPERIMENT_ID", "")
+    return Destination(tracker="mlflow", place=place, project=project, entity=entity)
 
 
 def _wandb_mode(given: str, variables: Mapping[str, str]) -> tuple[str, str]:
@@ -196,13 +191,3 @@ def _has_key(variables: Mapping[str, str]) -> bool:
         return netrc.netrc(variables.get("NETRC") or None).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def _wandb(mode: str, variables: Mapping[str, str]) -> Destination:
-    return Destination(
-        tracker="wandb",
-        place=mode,
-        project=variables.get("WANDB_PROJECT") or PROJECT,
-        entity=variables.get("WANDB_ENTITY", ""),
-        folder=str(expanded(variables.get("WANDB_DIR") or str(store_path().parent)).resolve()),
-    )

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, Param, Run, RunTag
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from metalmark.track.destination import Destination, database_file, fit_name, fit_text, full_uri
@@ -41,7 +42,8 @@ class MlflowService:
 
     def begin(self, begin: Begin) -> str:
         self._experiment = self._find_experiment()
-        run = self._find_run(begin.id)
+        found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{begin.id}'", max_results=1)
+        run = found[0] if found else None
         if run is None:
             run = self._client.create_run(
                 self._experiment,
@@ -109,8 +111,11 @@ class MlflowService:
         name = self._to.project
         found = self._client.get_experiment_by_name(name)
         if found is None:
+            file = database_file(self._to.place)
+            # Beside a database file: MLflow's own choice is wherever the process happens to run.
+            artifacts = None if file is None else (file.resolve().parent / "mlflow-artifacts").as_uri()
             try:
-                return str(self._client.create_experiment(name, artifact_location=self._artifacts()))
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
             except MlflowException:
                 found = self._client.get_experiment_by_name(name)  # another process was faster
                 if found is None:
@@ -118,15 +123,6 @@ class MlflowService:
         if found.lifecycle_stage == "deleted":
             raise MlflowException(f"The experiment {name} is deleted there: restore it, or set MLFLOW_EXPERIMENT_NAME.")
         return str(found.experiment_id)
-
-    def _find_run(self, identifier: str) -> Run | None:
-        found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{identifier}'", max_results=1)
-        return found[0] if found else None
-
-    def _artifacts(self) -> str | None:
-        """Return a folder beside a database file: MLflow's own choice is wherever the process happens to run."""
-        file = database_file(self._to.place)
-        return None if file is None else (file.resolve().parent / "mlflow-artifacts").as_uri()
 
     def _where(self) -> str:
         place = self._to.place
@@ -167,9 +163,9 @@ def save_model(checkpoint: Path, model: AttachedModel, folder: Path) -> Path:
     if description.inputs:
         names = [None] if len(description.inputs) == 1 else [spec.name for spec in description.inputs]
         signature = ModelSignature(
-            inputs=Schema([TensorSpec(spec.numpy_dtype, (-1, *spec.shape), name)
+            inputs=Schema([TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)
                            for spec, name in zip(description.inputs, names, strict=True)]),
-            outputs=Schema([TensorSpec(description.output.numpy_dtype, (-1, *description.output.shape))]),
+            outputs=Schema([TensorSpec(np.dtype(description.output.dtype), (-1, *description.output.shape))]),
         )  # fmt: skip
         example = arrays[0] if len(arrays) == 1 else dict(zip(names, arrays, strict=True))
     mlflow.pyfunc.save_model(

@@ -39,10 +39,6 @@ class Tensor(Struct, frozen=True, kw_only=True):
     dtype: str
     shape: tuple[int, ...]
 
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.dtype)
-
 
 class Description(Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
@@ -103,11 +99,13 @@ class Loaded:
             plan, device=Device(kind=DeviceKind.CPU), settings=Settings(dtype=plan.settings.dtype), params=params
         )
         training = import_module(f"metalmark.training.{plan.framework}").TRAINING
+        workload = load(plan.workload, source=source)
+        # A session keeps some batches on the device for `bench`; here one sample per batch will do.
+        small = replace(workload, batch=lambda params, rng: workload.batch({**params, "batch_size": 1}, rng))
+        object.__setattr__(small, "origin", workload.origin)
         # Held as long as the model is: a session may undo what it set when it is left.
         self._stack = ExitStack()
-        self._trainer = self._stack.enter_context(
-            training.open(self._plan, self._small(load(plan.workload, source=source)))
-        )
+        self._trainer = self._stack.enter_context(training.open(self._plan, small))
         self._trainer.load_state(load_checkpoint(folder / BEST)[1])
 
     def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:  # noqa: ARG002  MLflow passes it
@@ -116,13 +114,6 @@ class Loaded:
         batch = self._trainer.recipe.prepare(Batch(inputs=tuple(arrays), targets=targets))
         outputs: np.ndarray = self._trainer.evaluate((*batch.inputs, batch.targets))[1]
         return outputs
-
-    def _small(self, workload: Workload) -> Workload:
-        """Shrink its batches: a session keeps some on the device for `bench`, and here one sample will do."""
-        batch = workload.batch
-        lighter = replace(workload, batch=lambda params, rng: batch({**params, "batch_size": 1}, rng))
-        object.__setattr__(lighter, "origin", workload.origin)
-        return lighter
 
 
 def _read(path: Path) -> Description:

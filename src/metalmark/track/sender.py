@@ -76,6 +76,9 @@ class Service(Protocol):
         """Let go of the run, ended or not. May be called twice, and before `begin`."""
 
 
+ServiceMaker = Callable[[Destination], Service]
+
+
 def make(destination: Destination) -> Service:
     module = import_module(f"metalmark.track.{destination.tracker}")
     return cast(Service, getattr(module, SERVICES[destination.tracker])(destination))
@@ -85,12 +88,7 @@ class Deliverer:
     """Brings one queue to one destination."""
 
     def __init__(
-        self,
-        queue: Queue,
-        key: str,
-        make: Callable[[Destination], Service],
-        *,
-        sleep: Callable[[float], None] = time.sleep,
+        self, queue: Queue, key: str, make: ServiceMaker, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._queue, self._make, self._sleep = queue, make, sleep
         self._delivery = queue.delivery(key)
@@ -100,22 +98,18 @@ class Deliverer:
 
     def run(self, *, follow: bool) -> bool:
         """Send everything; True when the tracker has it. With `follow`, try again as long as the run is alive."""
+        pause_s = FIRST_PAUSE_S
         try:
-            return self._delivery.done or self._run(follow=follow)
+            while not self._delivery.done:
+                # Asked before the try: one that began when the run had ended has seen all there is.
+                last = not (follow and self._queue.is_written())
+                if self._try(follow=follow) or last:
+                    break
+                self._wait(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            return self._delivery.done
         finally:
             self._over.set()
-
-    def _run(self, *, follow: bool) -> bool:
-        pause_s = FIRST_PAUSE_S
-        while True:
-            # Asked before the try: one that began when the run had ended has seen all there is.
-            last = not (follow and self._queue.is_written())
-            if self._try(follow=follow):
-                return True
-            if last:
-                return False
-            self._wait(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def end_when_silent(self, silence_s: float = SILENCE_S, exit: Callable[[int], object] = os._exit) -> None:
         """End the process when the tracker has hung for so long: some libraries wait for their server for ever, and
@@ -214,8 +208,7 @@ def reason(error: BaseException) -> str:
 
 def main(key: str, folders: Sequence[str], *, follow: bool) -> int:
     """Return 0 when all queues are sent. Only the first is followed: the others were written before."""
-    failures = 0
-    every = True
+    failures, every = 0, True
     for number, folder in enumerate(folders):
         queue = Queue(Path(folder))
         with queue.sending(key) as ours:

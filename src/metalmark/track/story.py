@@ -96,7 +96,11 @@ def history(run: AnyRun) -> Iterator[QueueEvent]:
 def conclude(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> None:
     """Write what the run came to, the run itself as a file, a training's best model, and the end."""
     if isinstance(run, TrainingRun):
-        end_ms = _training_end_ms(run)
+        last = run.sessions[-1] if run.sessions else None
+        ends_s = [epoch.end_s for epoch in run.epochs if epoch.session == len(run.sessions) - 1]
+        ends_s += [series.at_s[-1] for series in last.telemetry.series if series.at_s] if last is not None else []
+        began = run.started_at if last is None else last.started_at
+        end_ms = milliseconds(began) + round(max(ends_s, default=0.0) * 1000)
         writer.append(*_training_totals(run, end_ms))
         writer.attach(AttachedFile(name=RECORD), msgspec.json.format(encode(run), indent=1))
         top = best(run.epochs)
@@ -129,7 +133,7 @@ def _blocks(run: BenchRun, outcome: Completed) -> Iterator[QueueEvent]:
         steps += block.steps
         values: dict[str, float | None] = {"bench/step_s": block.elapsed_s / block.steps}
         if block.proof is not None:
-            values["bench/proof"] = finite(block.proof)
+            values["bench/proof"] = block.proof
         yield step_row(steps, values, began_ms + round((block.at_s + block.elapsed_s) * 1000))
     times = [block.elapsed_s / block.steps for block in blocks]
     step_s = median(times)
@@ -177,20 +181,16 @@ def _epochs(run: TrainingRun) -> Iterator[QueueEvent]:
         for epoch in (epoch for epoch in run.epochs if epoch.session == number):
             for count, loss in enumerate(epoch.losses, start=1):
                 at_s = epoch.begin_s + (epoch.end_s - epoch.begin_s) * count / len(epoch.losses)
-                yield loss_row(step + count, loss, began_ms + round(at_s * 1000))
+                yield step_row(step + count, {"train/loss": loss}, began_ms + round(at_s * 1000))
             step += epoch.steps
             yield epoch_row(epoch, began_ms + round(epoch.end_s * 1000))
         yield from session_rows(run, number)
 
 
 def setup_event(setup: TrainingSetup) -> Known:
-    counts = ("train_samples", "validation_samples", "parameters", "trainable_parameters", "workers")
+    names = ("data_digest", "train_samples", "validation_samples", "parameters", "trainable_parameters", "workers")
     return Known(
-        params={
-            "data_source": setup.data,
-            "data_digest": setup.data_digest,
-            **{name: getattr(setup, name) for name in counts},
-        },
+        params={"data_source": setup.data, **{name: getattr(setup, name) for name in names}},
         tags={
             "placed_on": setup.placed_on,
             "device_name": setup.device_name,
@@ -198,10 +198,6 @@ def setup_event(setup: TrainingSetup) -> Known:
             **({"notes": "; ".join(setup.notes)} if setup.notes else {}),
         },
     )
-
-
-def loss_row(step: int, loss: float, at_ms: int) -> MetricRow:
-    return step_row(step, {"train/loss": finite(loss)}, at_ms)
 
 
 def epoch_row(epoch: Epoch, at_ms: int) -> MetricRow:
@@ -245,15 +241,6 @@ def _training_totals(run: TrainingRun, end_ms: int) -> Iterator[QueueEvent]:
         yield MetricRow(axis=MetricAxis.EPOCH, x=last, at_ms=end_ms, values=known_numbers(values))
     failure = {"failure": run.failure.message} if run.failure is not None else {}
     yield Known(tags={"ending": run.ending.value, **failure})
-
-
-def _training_end_ms(run: TrainingRun) -> int:
-    if not run.sessions:
-        return milliseconds(run.started_at)
-    session = run.sessions[-1]
-    ends = [epoch.end_s for epoch in run.epochs if epoch.session == len(run.sessions) - 1]
-    ends += [series.at_s[-1] for series in session.telemetry.series if series.at_s]
-    return milliseconds(session.started_at) + round(max(ends, default=0.0) * 1000)
 
 
 def _workload_source(folder: Path) -> str:
@@ -328,18 +315,16 @@ def telemetry_rows(telemetry: Telemetry, *, began_ms: int, after_s: float = 0.0)
     end_s = max(each.at_s[-1] for each in series)
     count = min(MOST_ROWS, max(len(each.at_s) for each in series))
     span_s = end_s / count if end_s > 0 else 1.0
-    means = {system_name(each): _means(each, span_s, count) for each in series}
+    means = {}
+    for each in series:
+        unit = UNITS.get(each.unit, each.unit)
+        means[f"system/{each.name}_{unit}" if unit else f"system/{each.name}"] = _means(each, span_s, count)
     for number in range(count):
         values: dict[str, float | None] = {name: of[number] for name, of in means.items() if number in of}
         if values:
             at_s = (number + 0.5) * span_s
             at_ms = began_ms + round(at_s * 1000)
             yield MetricRow(axis=MetricAxis.SECONDS, x=round(after_s + at_s, 3), at_ms=at_ms, values=values)
-
-
-def system_name(series: Series) -> str:
-    unit = UNITS.get(series.unit, series.unit)
-    return f"system/{series.name}_{unit}" if unit else f"system/{series.name}"
 
 
 def _means(series: Series, span_s: float, count: int) -> dict[int, float]:
@@ -351,17 +336,15 @@ def _means(series: Series, span_s: float, count: int) -> dict[int, float]:
     return {number: total / readings for number, (total, readings) in sums.items()}
 
 
-def step_row(step: int, values: dict[str, float | None], at_ms: int) -> MetricRow:
-    return MetricRow(axis=MetricAxis.STEP, x=step, at_ms=at_ms, values=values)
+def step_row(step: int, values: Mapping[str, float | None], at_ms: int) -> MetricRow:
+    """Return a row; a number that is not finite becomes None in it."""
+    finite = {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
+    return MetricRow(axis=MetricAxis.STEP, x=step, at_ms=at_ms, values=finite)
 
 
 def known_numbers(values: Mapping[str, float | int | Absent | None]) -> dict[str, float | None]:
     """Keep the values that were measured."""
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def milliseconds(utc: str) -> int:

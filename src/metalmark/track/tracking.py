@@ -26,22 +26,9 @@ from metalmark.model.watch import WatchedRun
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress
 from metalmark.scrub import printable
 from metalmark.store.path import store_path
+from metalmark.track import story
 from metalmark.track.destination import Destination, TrackTargets, full_uri, parse_track
 from metalmark.track.queue import Begin, Delivery, End, Queue, QueueEvent, QueueWriter, clear_sent, queues
-from metalmark.track.story import (
-    begin_of,
-    conclude,
-    epoch_row,
-    finite,
-    history,
-    loss_row,
-    milliseconds,
-    session_rows,
-    setup_event,
-    step_row,
-    watch_begin,
-    write_run,
-)
 
 PATIENCE_S = 10.0
 """How long the end of a run waits for its trackers; what needs longer goes on without it."""
@@ -105,18 +92,13 @@ class Tracking:
 
     def begin_watch(self, run_id: str, name: str, started_at: str, params: Mapping[str, Scalar]) -> None:
         """Begin to track a watched loop."""
-        self._began_ms = milliseconds(started_at)
+        self._began_ms = story.milliseconds(started_at)
         self._attempt(self._open, run_id)
-        self._attempt(self._append, watch_begin(run_id, name, started_at, params))
+        self._attempt(self._append, story.watch_begin(run_id, name, started_at, params))
 
     def log(self, rows: Iterable[tuple[int, float, Mapping[str, float]]]) -> None:
         """Tell what a watched loop logged: the step, the seconds since the loop began, and the numbers."""
-        events = [
-            step_row(
-                step, {name: finite(value) for name, value in metrics.items()}, self._began_ms + round(at_s * 1000)
-            )
-            for step, at_s, metrics in rows
-        ]
+        events = [story.step_row(step, metrics, self._began_ms + round(at_s * 1000)) for step, at_s, metrics in rows]
         self._attempt(self._append, *events)
 
     def end_watch(self, run: WatchedRun) -> list[str]:
@@ -156,7 +138,7 @@ class Tracking:
     def _hear(self, event: Event, folder: Path | None) -> None:
         if isinstance(event, Started) and event.run is not None:
             self._training, self._begun = event.run, False
-            self._began_ms = milliseconds(event.run.sessions[-1].started_at)
+            self._began_ms = story.milliseconds(event.run.sessions[-1].started_at)
             # The libraries are imported while the framework is; what is sent begins when the training does.
             self._open(event.run.id)
         elif isinstance(event, TrainingProgress):
@@ -165,7 +147,7 @@ class Tracking:
             self._measured.append(_written(event.run, self._targets.destinations))
         elif isinstance(event, Ended) and isinstance(event.run, TrainingRun):
             if self._begun:
-                self._append(*session_rows(event.run, len(event.run.sessions) - 1))
+                self._append(*story.session_rows(event.run, len(event.run.sessions) - 1))
                 self._conclude(event.run, folder)
             self._close()
 
@@ -177,13 +159,13 @@ class Tracking:
             if not self._begun:
                 # Bad input is no run: nothing is told before the worker has found its data and its device. A resumed
                 # training is told from its beginning: trackers skip what they have.
-                events += [begin_of(self._training), *history(self._training)]
+                events += [story.begin_of(self._training), *story.history(self._training)]
                 self._begun = True
-            events.append(setup_event(event.setting))
-        first = event.step - len(event.losses) + 1
-        events += [loss_row(first + number, loss, at_ms) for number, loss in enumerate(event.losses)]
+            events.append(story.setup_event(event.setting))
+        losses = enumerate(event.losses, event.step - len(event.losses) + 1)
+        events += [story.step_row(step, {"train/loss": loss}, at_ms) for step, loss in losses]
         if event.ended is not None:
-            events.append(epoch_row(event.ended, at_ms))
+            events.append(story.epoch_row(event.ended, at_ms))
         if events:
             self._append(*events)
 
@@ -198,7 +180,7 @@ class Tracking:
 
     def _conclude(self, run: AnyRun, folder: Path | None = None) -> None:
         assert self._writer is not None
-        conclude(self._writer, run, folder)
+        story.conclude(self._writer, run, folder)
 
     def _close(self) -> None:
         if self._writer is not None:
@@ -399,7 +381,7 @@ def _wait(senders: Sequence[_Sender], patience_s: float | None) -> list[SendOutc
 
 def _written(run: AnyRun, destinations: Sequence[Destination], folder: Path | None = None) -> Queue:
     with QueueWriter(run.id, destinations) as writer:
-        write_run(writer, run, folder)
+        story.write_run(writer, run, folder)
     return writer.queue
 
 

@@ -34,7 +34,7 @@ class WandbService:
         self._named: set[str] = set()
 
     def begin(self, begin: Begin) -> str:
-        old = self._folders(begin.id)
+        old = sorted(Path(self._to.folder, "wandb").glob(f"offline-run-*-{begin.id}"))
         Path(self._to.folder).mkdir(parents=True, exist_ok=True)
         self._run = run = wandb.init(
             project=self._to.project,
@@ -83,8 +83,10 @@ class WandbService:
         from metalmark.track.model import describe, lay_out
 
         description, arrays = describe(model)
-        metadata = {"epoch": model.epoch, "inputs": [_words(each) for each in description.inputs],
-                    "output": _words(description.output)}  # fmt: skip
+        *inputs, output = (
+            f"{each.name}: {each.dtype} {('batch', *each.shape)}" for each in (*description.inputs, description.output)
+        )
+        metadata = {"epoch": model.epoch, "inputs": inputs, "output": output}
         with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
             data = Path(folder, "model")
             lay_out(data, path, description)
@@ -104,9 +106,6 @@ class WandbService:
             run, self._run = self._run, None
             run.finish(exit_code=1)
 
-    def _folders(self, identifier: str) -> list[Path]:
-        return sorted(Path(self._to.folder, "wandb").glob(f"offline-run-*-{identifier}"))
-
 
 def held(history: Iterable[dict[str, Any]]) -> dict[str, set[float]]:
     """Return the metrics that are there, and at which positions on their axis."""
@@ -120,27 +119,16 @@ def held(history: Iterable[dict[str, Any]]) -> dict[str, set[float]]:
     return positions
 
 
-def _words(tensor: Any) -> str:
-    return f"{tensor.name}: {tensor.dtype} {('batch', *tensor.shape)}"
-
-
 def _settings() -> Any:
     """Switch off W&B's own sampling, which would be of the sending process, and all that names machine or user."""
-    wanted = {
-        "silent": True,
+    disabled = ("silent", "x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_git", "disable_code",
+                "disable_job_creation")  # fmt: skip
+    wanted: dict[str, Any] = {
         "console": "off",
         "init_timeout": INIT_TIMEOUT_S,
-        "x_disable_stats": True,
-        "x_disable_meta": True,
-        "x_disable_machine_info": True,
-        "x_save_requirements": False,
-        "disable_git": True,
-        "disable_code": True,
-        "disable_job_creation": True,
-        "save_code": False,
-        "host": "",
-        "username": "",
-        "email": "",
+        **dict.fromkeys(disabled, True),
+        **dict.fromkeys(("x_save_requirements", "save_code"), False),
+        **dict.fromkeys(("host", "username", "email"), ""),
     }
     # Which of them there are differs from version to version.
     return wandb.Settings(**{name: value for name, value in wanted.items() if name in wandb.Settings.model_fields})
