@@ -138,6 +138,8 @@ def test_the_readme_is_short() -> None:
     first_screen = README.splitlines()[:40]
     assert any(line.startswith("![") for line in first_screen)
     assert "make demo" in first_screen
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert picture.stat().st_size < 200_000, picture.name
 
 
 def test_ci_runs_the_readmes_own_test_command() -> None:
