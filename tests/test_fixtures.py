@@ -2,47 +2,107 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli
+from metalmark.errors import UsageError
+from metalmark.model.codec import decode_export
+from metalmark.training.folder import read_record
+from tests.conftest import Cli, Verb
 from tests.processes import ROOT
 
 OLD = ROOT / "tests" / "fixtures" / "0.1.0"
+TRAINING, WATCHED = "hl17wq91lf", "xxczhnfb28"
+SPEED = {"ratio": 2.1576259979259853, "low": 0.23911877943445736, "high": 19.468775969568455, "band": 8.023239425314113}
+"""What 0.1.0 said of batch size 8 against 4."""
+EPOCHS = (
+    "1 2.3059 2.2957 10.45% 58.05% 0.001 108 ms 513 ms 39.2 ms 119,067",
+    "*2 2.2917 2.2860 17.10% 63.64% 0.001 189 ms 459 ms 50.9 ms 92,586",
+)
+"""Lines of the training's table, as 0.1.0 printed them."""
 
 
 @pytest.fixture
-def old_store(store_file: Path) -> Path:
-    """A copy, since reading may bring it up to date."""
+def old_store(store_file: Path, tmp_path: Path) -> Path:
+    """A copy, since reading may bring it up to date. It lists a training, of whose folder this is a copy too."""
     shutil.copy(OLD / "store.db", store_file)
+    folder = shutil.copytree(OLD / "training", tmp_path / "run1")
+    connection = sqlite3.connect(store_file)
+    with connection:
+        connection.execute("UPDATE trainings SET folder = ?", (os.fsencode(folder),))
+    connection.close()
     return store_file
 
 
+def read_csv(text: str) -> list[dict[str, str]]:
+    """Numbers to nine digits: another processor may round the last one another way."""
+    return [{name: rounded(value) for name, value in line.items()} for line in csv.DictReader(text.splitlines())]
+
+
+def rounded(text: str) -> str:
+    try:
+        return f"{float(text):.9g}"
+    except ValueError:
+        return text
+
+
 @pytest.mark.usefixtures("old_store")
-def test_a_store_of_the_version_before_opens_and_its_runs_show_and_compare(cli: Cli, tmp_path: Path) -> None:
+def test_a_store_of_the_version_before_opens_and_its_runs_are_listed_and_reported(cli: Cli, tmp_path: Path) -> None:
     listed = cli("runs", "list")
     assert listed.returncode == 0, listed.stderr
-    for identifier in ("hl17wq91lf", "ezo2nelt7c", "qma7et4d54", "ij4bc8ehxp"):
+    for identifier in (TRAINING, WATCHED, "ezo2nelt7c", "qma7et4d54", "ij4bc8ehxp"):
         assert identifier in listed.stdout
     assert "fixture, main" in listed.stdout
-    shown = cli("runs", "show", "ezo2nelt7c")
-    assert "1.21 ms" in shown.stdout, shown.stderr
-    compared = cli("compare", "main", "--by", "batch_size", "--anyway")
-    assert compared.returncode == 0, compared.stderr
-    assert "can't tell" in compared.stdout, "two processes on each side"
     page = tmp_path / "report.html"
-    assert cli("report", "main", "-o", page).returncode == 0
-    assert "1.21 ms" in page.read_text()
+    assert cli("report", "main", TRAINING, WATCHED, "-o", page).returncode == 0
+    for part in ("1.21 ms", "17.10%", "50.2 ms"):
+        assert part in page.read_text()
 
 
-def test_its_export_and_its_bundle_are_imported(cli: Cli) -> None:
-    for file, count in (("export.json", "7"), ("runs.bundle", "7")):
-        run = cli("runs", "import", OLD / file)
-        assert run.returncode == 0, run.stderr
-        assert count in run.stdout + run.stderr
-    assert "ij4bc8ehxp" in cli("runs", "list").stdout
+@pytest.mark.usefixtures("old_store")
+def test_every_run_shows_what_it_showed(verb: Verb) -> None:
+    """shown.csv is what 0.1.0 printed of both sweeps."""
+    shown = verb("runs", "show", "6dt8ihfq5q", "aqrspaserw", "--csv").stdout
+    assert read_csv(shown) == read_csv((OLD / "shown.csv").read_text())
+    exported = decode_export((OLD / "export.json").read_bytes(), source="export")
+    assert len(exported) == 7
+    for run in exported:
+        assert decode_export(verb("runs", "show", run.id, "--json").stdout.encode(), source="stdout") == [run]
+        assert f"run {run.id}: {run.plan.label}" in verb("runs", "show", run.id).stdout
+    for query in (TRAINING, "run1"):
+        table = [" ".join(line.split()) for line in verb("runs", "show", query).stdout.splitlines()]
+        assert set(EPOCHS) <= set(table)
+    training = decode_export(verb("runs", "show", TRAINING, "--json").stdout.encode(), source="stdout")
+    assert training == [read_record(OLD / "training")]
+    loop = verb("runs", "show", "a loop of my own").stdout
+    for part in (WATCHED, "40", "50.2 ms", "<0.1%"):
+        assert part in loop
+
+
+@pytest.mark.usefixtures("old_store")
+def test_its_runs_compare_as_they_did(verb: Verb) -> None:
+    (compared,) = json.loads(verb("compare", "main", "--by", "batch_size", "--anyway", "--json").stdout)
+    on_cpu, on_gpu = compared["rows"]
+    assert {name: on_cpu["speed"][name] for name in SPEED} == pytest.approx(SPEED)
+    assert on_cpu["speed"]["verdict"] == "can't tell", "two processes on each side"
+    assert on_cpu["speed"]["reason"] == "2.2x lies inside the noise band of 9.0x"
+    assert on_cpu["memory"]["value"] == pytest.approx(329658368 / 328523776)
+    assert on_gpu["memory"]["type"] == "absent", "what failed has no memory to compare"
+    assert all(on_gpu[side]["failure"].startswith("unsupported: ") for side in "ab")
+    with pytest.raises(UsageError, match="Only runs of one kind"):
+        verb("compare", TRAINING, WATCHED)
+
+
+def test_its_export_and_its_bundle_are_imported(verb: Verb) -> None:
+    assert "7 runs imported" in verb("runs", "import", OLD / "export.json").stderr
+    assert "0 runs imported, 7 were there already" in verb("runs", "import", OLD / "runs.bundle").stderr
+    assert "ij4bc8ehxp" in verb("runs", "list").stdout
 
 
 def test_a_trainings_folder_is_reported(cli: Cli, tmp_path: Path) -> None:

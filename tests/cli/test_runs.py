@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 
-from metalmark.cli import group
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun, decode_export, encode_export
 from metalmark.model.run import FailureKind
@@ -21,10 +19,9 @@ from metalmark.track import destination, tracking
 from metalmark.track.queue import Begin, End, queues
 from metalmark.training.folder import RECORD, Request, write_record, write_request
 from metalmark.training.lineup import LINEUP, Lineup
-from tests.conftest import Cli
+from tests.conftest import Cli, Verb
 from tests.samples import completed, failed, plan, record, training_run, watched_run
 
-Verb = Callable[..., Result]
 SECRET = "/home/ada/secret/net.py"
 MAKERS: dict[str, Callable[..., AnyRun]] = {"bench": record, "training": training_run, "watch": watched_run}
 SHOWN = {"bench": "100 ms", "training": "90.00%", "watch": "25.0%"}
@@ -34,17 +31,6 @@ PERSONAL: dict[str, dict[str, Any]] = {
     "training": {"ending": Ending.FAILED, "failure": failed(FailureKind.CRASHED, f"it fell in {SECRET}")},
     "watch": {"params": {"script": SECRET}},
 }
-
-
-@pytest.fixture
-def verb(store_file: Path, monkeypatch: pytest.MonkeyPatch) -> Verb:
-    """The command in this process, which is much sooner than one of its own; an error for the user is raised."""
-    monkeypatch.setenv("METALMARK_STORE", str(store_file))
-
-    def call(*arguments: object) -> Result:
-        return CliRunner().invoke(group, [*map(str, arguments)], standalone_mode=False, catch_exceptions=False)
-
-    return call
 
 
 @pytest.fixture(params=MAKERS)

@@ -210,7 +210,8 @@ def _of_bench(keys: CellKeys, cells: Sequence[Cell]) -> Measured:
         around=_around(cell.records[0]),
         processes=() if damaged else tuple(tuple(time / samples for time in times) for times in cell.step_times),
         samples_per_step=samples,
-        memory=UNCOUNTED_MEMORY if isinstance(memory, Absent) else memory,
+        # What a process held that completed nothing is not what the workload takes.
+        memory=UNCOUNTED_MEMORY if isinstance(memory, Absent) or not runs else memory,
         energy=Absent(reason=damaged) if damaged else _by_meter([(found.energy, 0) for found in figures]),
         flags=cell.flags,
         notes=tuple(dict.fromkeys(f"{cell.plan.framework}: {note}" for run in runs for note in run.notes)),
