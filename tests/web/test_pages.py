@@ -152,12 +152,11 @@ def test_what_is_not_there_is_a_404_with_words(ask: Ask, path: str) -> None:
 
 
 def test_compare_says_what_the_command_says(ask: Ask, filled: Path) -> None:
-    from metalmark.results.comparison import compare_runs, find_sides
+    from metalmark.app.compare import compare
 
     answer = ask("/compare?run=cell100000&run=cell000000")
     assert answer.status_code == 200
-    sides, keys = find_sides(["cell000000", "cell100000"], [], filled)
-    (found,), _ = compare_runs(sides, by=keys)
+    (found,) = compare("cell000000", "cell100000", store=filled)
     text = " ".join(read(answer.text).text.split())
     table = comparison_table(found)
     for words in (table.caption, *table.rows[0], *table.notes):

@@ -1,6 +1,6 @@
 """Comparison: what two sides of runs of one kind say when they are compared, one entry per pair of cells.
 
-`find_sides` resolves what a user names to sides; `compare_runs` compares the first of them with each other one.
+`sides_of` makes sides of what a user names; `compare_runs` compares the first of them with each other one.
 """
 
 from __future__ import annotations
@@ -181,19 +181,6 @@ def compare_runs(
     return found, refused
 
 
-def find_sides(
-    queries: Sequence[str], by: Sequence[str], store_path: Path, *, files: bool = True
-) -> tuple[list[Side], list[str]]:
-    """Resolve each query to a side; a single one is split into a side per value of what it is compared by. Also
-    returns `by` as the cells spell it. `files`: whether a query may name a file, which a page on the web may not."""
-    twice = next((query for number, query in enumerate(queries) if query in queries[:number]), None)
-    if twice:
-        raise UsageError(f"{twice} is named twice: a run does not differ from itself.", hint=TWO)
-    with Store(store_path, readonly=True) as store:
-        runs = {query: [] if query == PUBLISHED else runs_of(query, store, files=files) for query in queries}
-    return sides_of(runs, by)
-
-
 def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[list[Side], list[str]]:
     """Make a side of each name's runs, or split the only one by a key. `published` stands for the published figures."""
     owners: dict[str, str] = {}
@@ -211,14 +198,14 @@ def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[l
         return sides, keys
     if not by:
         raise UsageError(
-            "Compare it with what?",
-            hint=f"Name a second run, or say what to compare inside of this one: {SPLIT}",
+            "Compare it with what?", hint=f"Name a second run, or say what to compare inside of this one: {SPLIT}"
         )
     return _split(sides[0], keys), keys
 
 
 def runs_of(query: str, store: Store, *, files: bool = True) -> list[AnyRun]:
-    """The runs that a query means; a run is one process of its cell, and whoever names one means the cell."""
+    """The runs that a query means; a run is one process of its cell, and whoever names one means the cell. `files`:
+    whether a query may name a file, which a page on the web may not."""
     return load([select(query, store, files=files)], store, whole_cells=True)
 
 

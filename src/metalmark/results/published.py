@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from metalmark.model.plan import Mode
 
 FILE = Path(__file__).with_name("published_figures.csv")
@@ -17,10 +19,7 @@ STEPS = 100
 NAMES = {"batch": "batch_size"}
 """The published tables' names of our parameters."""
 METRICS = {"seconds_per_100_steps": f"time for {STEPS} steps, s"}
-OTHER_METRICS = {
-    "seconds_per_run": "time for the whole run, s",
-    "seconds_per_epoch": "time for an epoch, s",
-}
+OTHER_METRICS = {"seconds_per_run": "time for the whole run, s", "seconds_per_epoch": "time for an epoch, s"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +46,6 @@ def published() -> tuple[PublishedFigure, ...]:
 
 def _figure(row: dict[str, str]) -> PublishedFigure:
     pairs = (pair.split("=") for pair in row["params"].split(";"))
-    return PublishedFigure(
-        workload=row["workload"],
-        params={NAMES.get(name, name): value for name, value in pairs},
-        mode=Mode(row["mode"]),
-        framework=row["framework"],
-        dtype=row["dtype"],
-        device=row["device"],
-        metric=row["metric"],
-        value=float(row["value"]) if row["outcome"] == "completed" else None,
-        source=row["source"],
-        note=row["note"],
-    )
+    params = {NAMES.get(name, name): value for name, value in pairs}
+    value = float(row["value"]) if row["outcome"] == "completed" else None
+    return msgspec.convert({**row, "params": params, "value": value}, PublishedFigure)

@@ -208,9 +208,7 @@ def push(
     for note in targets.notes:
         say(note)
     say(f"Sending {_count(written)} to {' and '.join(map(str, targets.destinations))} ...")
-    outcomes = _wait(_start(written, targets.destinations, uri=targets.uri), None)
-    _report(outcomes, say, warn)
-    return all(outcome.delivery.done for outcome in outcomes)
+    return _report(_wait(_start(written, targets.destinations, uri=targets.uri), None), say, warn)
 
 
 class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,8 +290,7 @@ def sync(
         outcomes += _wait(_start(of_it, [destination], once=True), None)
     if not outcomes:
         say("Nothing waits.")
-    _report(outcomes, say, warn)
-    return all(outcome.delivery.done for outcome in outcomes)
+    return _report(outcomes, say, warn)
 
 
 class SendOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -385,7 +382,8 @@ def _written(run: AnyRun, destinations: Sequence[Destination], folder: Path | No
     return writer.queue
 
 
-def _report(outcomes: Sequence[SendOutcome], say: Say, warn: Say) -> None:
+def _report(outcomes: Sequence[SendOutcome], say: Say, warn: Say) -> bool:
+    """Say what became of them; True when the trackers have everything."""
     lines: list[tuple[str, bool]] = []
     if len(outcomes) <= FEW:
         lines = [(outcome.text, outcome.delivery.done) for outcome in outcomes]
@@ -400,6 +398,7 @@ def _report(outcomes: Sequence[SendOutcome], say: Say, warn: Say) -> None:
     for text, fine in dict.fromkeys(lines):
         if text:
             (say if fine else warn)(printable(text))
+    return all(outcome.delivery.done for outcome in outcomes)
 
 
 def _count(queues: Sequence[Queue]) -> str:

@@ -13,8 +13,8 @@ from metalmark.app.choices import parse_accuracy
 from metalmark.errors import UsageError
 from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
-from metalmark.report.html.blocks import from_table
-from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, compare_runs, find_sides, runs_of
+from metalmark.report.html.page import from_table
+from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, compare_runs, runs_of, sides_of
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
 from metalmark.store.sqlite import Store
@@ -39,7 +39,9 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
     found: list[Comparison] = []
     status, subtitle = 200, ""
     try:
-        sides, keys = find_sides(queries, by, store_path, files=False)
+        with Store(store_path, readonly=True) as store:
+            runs = {query: [] if query == PUBLISHED else runs_of(query, store, files=False) for query in queries}
+        sides, keys = sides_of(runs, by)
         found, refused = compare_runs(sides, by=keys, anyway=anyway, target_accuracy=_accuracy(target))
         cells, subtitle = [cell for side in sides for cell in side.cells], f"against {sides[0].name}"
     except UsageError as error:
