@@ -10,9 +10,8 @@ import pytest
 
 from metalmark.model.run import Telemetry
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import Column, ColumnKind, Value, from_table, sort_key, table
 from metalmark.report.html.document import document, sweep_section
-from metalmark.report.html.page import asset, page
+from metalmark.report.html.page import Column, ColumnKind, Value, asset, from_table, page, sort_key, table
 from metalmark.report.text.tables import Table, sweep_table
 from metalmark.results.cells import cells_of
 from tests.report.contents import HOSTILE, everything, records, run, series

@@ -18,8 +18,8 @@ from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Missing
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import Value, columns_of, figures_block, not_drawn, table
 from metalmark.report.html.document import run_section, sweep_section, trainings_section
+from metalmark.report.html.page import Value, columns_of, figures_block, not_drawn, table
 from metalmark.report.text.run_list import HEADERS, list_line, result_of
 from metalmark.report.text.run_page import Fact, machine_facts, software_facts
 from metalmark.report.text.units import count, moment

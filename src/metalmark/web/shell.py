@@ -10,7 +10,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from metalmark.errors import MetalmarkError
-from metalmark.report.html.page import Link, asset, environment, page
+from metalmark.report.html.page import asset, environment, page
 
 HERE = Path(__file__).parent
 STATIC = "/static"
@@ -21,7 +21,7 @@ PAGES = {"Runs": "/", "Running now": "/live"}
 def respond(
     title: str, body: Markup, *, subtitle: str = "", script: str = "", status: int = 200, here: str = ""
 ) -> HTMLResponse:
-    nav = [Link(text=text, href="" if text == here else href) for text, href in PAGES.items()]
+    nav = [(text, "" if text == here else href) for text, href in PAGES.items()]
     return HTMLResponse(page(title, body, static=STATIC, nav=nav, subtitle=subtitle, script=script), status)
 
 

@@ -1,1 +1,1 @@
-"""Figures of runs: made with altair and drawn as SVG while a page is written, each with its numbers as a table."""
+"""Figures of runs: in Vega-Lite, drawn as SVG while a page is written, each with its numbers as a table."""

@@ -54,6 +54,11 @@ def energy_figures(cells: Sequence[Cell], derived: DerivedById | None = None) ->
     )  # fmt: skip
 
 
+def efficiency_figures(cells: Sequence[Cell], ceilings: Ceilings) -> list[Drawn]:
+    known = derive_all(cells)
+    return [*energy_figures(cells, known), *ceiling_figures(cells, ceilings, known)]
+
+
 def ceiling_figures(cells: Sequence[Cell], ceilings: Ceilings, derived: DerivedById | None = None) -> list[Drawn]:
     measured = [cell for cell in cells if cell.plan.workload not in (MATMUL, COPY)]
     known = derive_all(measured) if derived is None else derived

@@ -16,11 +16,11 @@ from typing import Any
 from msgspec import Struct
 
 from metalmark.errors import NotInstalledError
-from metalmark.report.html.page import INSTALL
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import figures
 from metalmark.scrub import printable
 
+INSTALL = 'pip install "metalmark[web]"'
 WIDTH = 392
 """Pixels of a whole figure: three fit side by side on a screen of 1280, and one fits a telephone."""
 PALETTE = {"INK": "#1d1f22", "MUTED": "#5b6067", "RULE": "#dddcd6", "FAINT": "#efeeea", "PAPER": "#fbfaf8"}

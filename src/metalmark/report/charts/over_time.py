@@ -88,11 +88,16 @@ def sensor_figures(record: BenchRun, name: str, *, headed: bool = False) -> list
 def series_figures(telemetry: Telemetry, name: str, *, spans: Sequence[Span] = (), headed: bool = False) -> list[Drawn]:
     drawn: list[Drawn] = []
     for chart in SENSOR_CHARTS:
-        found = [one for one in telemetry.series if _is(one, chart)]
+        title = titled(chart.title, "" if headed else name)
+        named = [one for one in telemetry.series if one.unit == chart.unit and one.name.endswith(chart.ends)]
+        # Swap at 0 is a healthy machine's and says nothing; a GPU at 0 says much.
+        found = [one for one in named if one.values and (one.name != SWAP or any(one.values))]
+        absent = [f"{name}: {reason}" for name, reason in telemetry.absent.items() if name in chart.sensors]
+        reason = "; ".join([f"no sensor here gives {chart.axis}", *absent])
         if found:
-            drawn.append(_figure(chart, found, name, spans, titled(chart.title, "" if headed else name)))
+            drawn.append(_figure(chart, found, name, spans, title))
         elif chart.sensors:
-            drawn.append(Missing(title=titled(chart.title, "" if headed else name), reason=_why_not(telemetry, chart)))
+            drawn.append(Missing(title=title, reason="telemetry was switched off" if telemetry.hz is None else reason))
     return drawn
 
 
@@ -128,20 +133,6 @@ def _row(one: Series) -> tuple[str, ...]:
     words = (reading(value, one.unit) for value in shown)
     gaps = [after - before for before, after in pairwise(one.at_s)]
     return (one.name, one.source, f"{len(one.values):,}", *words, seconds(max(gaps)) if gaps else "?")
-
-
-def _is(one: Series, chart: SensorChart) -> bool:
-    if one.unit != chart.unit or not one.name.endswith(chart.ends) or not one.values:
-        return False
-    # Swap at 0 is a healthy machine's and says nothing; a GPU at 0 says much.
-    return one.name != SWAP or any(one.values)
-
-
-def _why_not(telemetry: Telemetry, chart: SensorChart) -> str:
-    if telemetry.hz is None:
-        return "telemetry was switched off"
-    absent = [f"{name}: {reason}" for name, reason in telemetry.absent.items() if name in chart.sensors]
-    return "; ".join([f"no sensor here gives {chart.axis}", *absent])
 
 
 def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | None:

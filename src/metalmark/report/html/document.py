@@ -15,24 +15,15 @@ from metalmark.model.run import Failed, Telemetry, now_utc
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
-from metalmark.report.charts.cells import (
-    ceiling_figures,
-    derive_all,
-    energy_figures,
-    published_figures,
-    scaling_figures,
-    throughput_figures,
-)
+from metalmark.report.charts.cells import efficiency_figures, published_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Drawn, Figure, Missing
 from metalmark.report.charts.over_time import cell_figures, run_figures, together_figures
 from metalmark.report.content import Content
-from metalmark.report.html.blocks import Value, columns_of, figures_block, from_table, not_drawn, table
-from metalmark.report.html.page import page, render
+from metalmark.report.html.page import Value, columns_of, figures_block, from_table, not_drawn, page, render, table
 from metalmark.report.text.run_page import derived_lines, machine_facts, run_facts, software_facts, when, window_values
-from metalmark.report.text.run_tables import training_table, watched_table
+from metalmark.report.text.run_tables import side_notes, side_tables, training_table, watched_table
 from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
 from metalmark.report.text.units import count, moment, reading
-from metalmark.report.training_sides import side_notes, side_tables
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 from metalmark.results.cells import Cell, cells_of, varying
 from metalmark.scrub import scrub
@@ -82,9 +73,7 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
         yield ("results", "Results", results)
         drawn = [*throughput_figures(cells), *scaling_figures(cells)]
         yield from _charts("speed", "Throughput and scaling", drawn, missing)
-        derived = derive_all(cells)
-        drawn = [*energy_figures(cells, derived), *ceiling_figures(cells, content.ceilings, derived)]
-        yield from _charts("energy", "Energy and efficiency", drawn, missing)
+        yield from _charts("energy", "Energy and efficiency", efficiency_figures(cells, content.ceilings), missing)
         if content.published:
             tables = [from_table(table) for table in published_tables(cells)]
             body = render("join.html", parts=[figures_block(published_figures(cells), missing), *tables])

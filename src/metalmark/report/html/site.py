@@ -16,8 +16,7 @@ from msgspec import Struct
 from metalmark.errors import MetalmarkError, StoreError, UsageError
 from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
-from metalmark.report.html.blocks import Value, columns_of, table
-from metalmark.report.html.page import Link, environment, page, render
+from metalmark.report.html.page import Value, columns_of, environment, page, render, table
 from metalmark.report.text.run_page import Fact, machine_facts
 from metalmark.report.text.units import figures, grouped, known, seconds, size
 from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
@@ -25,6 +24,7 @@ from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
 from metalmark.store.personal import look
 
+NAV = [("Leaderboards", "../index.html")]
 MARK = ".metalmark-site"
 """Lists the files of the site, so that the next one removes pages that are gone, and no file of anybody else."""
 OURS = re.compile(r"(?:index|workload/[a-z0-9-]+|machine/[a-z0-9-]+)\.html")
@@ -153,7 +153,7 @@ def _index(board: Board, records: int, refused: int) -> str:
     if refused:
         body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
     subtitle = f"{records:,} runs, kinds of machines: {len(board.machines)}"
-    return page("Leaderboards", body, nav=_nav(""), subtitle=subtitle)
+    return page("Leaderboards", body, nav=[("Leaderboards", "")], subtitle=subtitle)
 
 
 def _workload(workload: str, questions: Sequence[Question]) -> str:
@@ -186,25 +186,23 @@ def _workload(workload: str, questions: Sequence[Question]) -> str:
     ]
     if evidence:
         body += Markup("<h2>{}</h2>").format("What to know") + render("notes.html", notes=evidence)
-    return page(workload, body, nav=_nav("../"), subtitle="a table for each question: only like is compared with like")
+    return page(workload, body, nav=NAV, subtitle="a table for each question: only like is compared with like")
 
 
 def _machine(name: str, board: Board) -> str:
     machines = board.machines[name]
-    facts = machine_facts(machines[-1])
     systems = dict.fromkeys(machine.os for machine in machines)
-    if len(systems) > 1:
-        facts = [Fact("systems", "; ".join(systems)) if fact.name == "system" else fact for fact in facts]
+    several = Fact("systems", "; ".join(systems)) if len(systems) > 1 else None
+    facts = [several if several and fact.name == "system" else fact for fact in machine_facts(machines[-1])]
     rows: list[list[str | Value]] = []
     marks: list[str] = []
     failed: list[list[str | Value]] = []
     for workload, questions in board.questions.items():
         for number, question in enumerate(questions):
             place = f"../workload/{slug(workload)}.html#q{number}"
-            for entry in question.entries:
-                if entry.machine == name:
-                    rows.append(_here(entry, question, place))
-                    marks.append("flagged" if entry.cell.flags else "")
+            own = [entry for entry in question.entries if entry.machine == name]
+            rows += [_here(entry, question, place) for entry in own]
+            marks += ["flagged" if entry.cell.flags else "" for entry in own]
             failed += [
                 [Value(text=workload), cell.how["framework"], cell.how["device"], cell.failure]
                 for machine, cell in question.failed
@@ -216,7 +214,7 @@ def _machine(name: str, board: Board) -> str:
     if failed:
         columns = (*columns_of("workload"), *FAILED[1:])
         body += table(columns, failed, caption="What could not run on this machine", marks=["failed"] * len(failed))
-    return page(name, body, nav=_nav("../"))
+    return page(name, body, nav=NAV)
 
 
 def _ranked(entry: BoardEntry) -> list[str | Value]:
@@ -249,7 +247,3 @@ def _rate(entry: BoardEntry) -> tuple[Value, str]:
 
 def _to_machine(name: str) -> Value:
     return Value(text=name, href=f"../machine/{slug(name)}.html", look="wide")
-
-
-def _nav(up: str) -> list[Link]:
-    return [Link(text="Leaderboards", href=f"{up}index.html" if up else "")]
