@@ -23,6 +23,8 @@ DISPLAY = {
     "spdisplays_ndrvs": [{"_name": "Pat's screen", "_spdisplays_display-serial-number": "C02XG0J5JG5H"}],
 }
 
+BATTERY = COMMANDS["pmset -g batt"]
+
 
 @pytest.mark.parametrize("name", names())
 def test_every_machine_is_a_bundle(name: str) -> None:
@@ -72,7 +74,7 @@ def test_displays_and_batteries_lose_their_numbers(monkeypatch: pytest.MonkeyPat
         assert personal not in text
     found = {answer.argv: answer for answer in bundle.answers}
     assert "sppci_cores" in found[DISPLAYS].stdout
-    assert "100%; charged" in found[COMMANDS["pmset -g batt"]].stdout
+    assert "100%; charged" in found[BATTERY].stdout
     hung = [answer for answer in bundle.answers if answer.status == -1]
     assert hung
     assert all("no answer" in answer.stderr for answer in hung)

@@ -121,10 +121,8 @@ def _torch_install(scene: Scene) -> str:
 
 
 def _older(scene: Scene, framework: str) -> str:
-    major = _major(scene)
-    lines = {
-        "torch": _torch_install(scene),
-        "jax": f'pip install "jax[cuda{major}]"',
-        "mlx": f'pip install "mlx[cuda{major}]"',
-    }
-    return lines.get(framework, f"install a {framework} that is built for CUDA {major}")
+    if framework == "torch":
+        return _torch_install(scene)
+    if framework in ("jax", "mlx"):
+        return f'pip install "{framework}[cuda{_major(scene)}]"'
+    return f"install a {framework} that is built for CUDA {_major(scene)}"

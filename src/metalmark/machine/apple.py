@@ -60,8 +60,6 @@ _VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){0,2}")
 _SOURCE = re.compile(r"drawing from '([^'\n]+)'")
 # " -InternalBattery-0 (id=1)	72%; discharging; ...": a line of its own for each battery, a UPS's among them.
 _CHARGE = re.compile(r"^ {0,8}-([^\n]{0,200}?)[ \t]{1,8}(\d{1,3})%", re.MULTILINE)
-_INTERNAL = "InternalBattery"
-_BATTERY, _UPS = "Battery Power", "UPS Power"
 # Macs with a high power mode too have `powermode`: 0 automatic, 1 low, 2 high.
 _LOW = re.compile(r"^[ \t]*(?:lowpowermode|powermode)[ \t]+(\d)\b", re.MULTILINE)
 _LIMIT = re.compile(r"\bCPU_Speed_Limit[ \t]*=[ \t]*(\d{1,3})\b", re.IGNORECASE)
@@ -157,12 +155,12 @@ def parse_power(text: str) -> PowerSource | None:
     source = _SOURCE.search(text)
     if source is None:
         return None
-    from_ups = source[1] == _UPS
-    charges = [(name.startswith(_INTERNAL), _percent(digits)) for name, digits in _CHARGE.findall(text)]
+    from_ups = source[1] == "UPS Power"
+    charges = [(name.startswith("InternalBattery"), _percent(digits)) for name, digits in _CHARGE.findall(text)]
     own = [percent for internal, percent in charges if internal]
     others = [percent for internal, percent in charges if from_ups and not internal]
     percent = next(iter(own + others), None)
-    return PowerSource(on_battery=source[1] in (_BATTERY, _UPS), percent=percent, from_ups=from_ups)
+    return PowerSource(on_battery=from_ups or source[1] == "Battery Power", percent=percent, from_ups=from_ups)
 
 
 def parse_low_power(text: str) -> bool | None:

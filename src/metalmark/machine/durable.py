@@ -1,7 +1,4 @@
-"""Force data onto the drive, where Linux and macOS differ.
-
-Both ways are here, and nowhere else.
-"""
+"""Force data onto the drive, where Linux and macOS differ."""
 
 from __future__ import annotations
 

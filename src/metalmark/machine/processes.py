@@ -1,7 +1,4 @@
-"""Wait for the exit of a child process and end a process group, where Linux and macOS differ.
-
-Both ways are here, and nowhere else.
-"""
+"""Wait for the exit of a child process and end a process group, where Linux and macOS differ."""
 
 from __future__ import annotations
 

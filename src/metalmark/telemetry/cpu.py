@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.telemetry.base import MEASURED, MODELLED, Reading, ReadInterval, Unit
+from metalmark.telemetry.base import MEASURED, MODELLED, Reading, ReadInterval, Sensor, Unit
 
 _POWERCAP = Path("/sys/class/powercap")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -24,20 +24,19 @@ class _Counter(Struct):
     used_uj: int = 0
 
 
-class RaplSensor:
+class RaplSensor(Sensor):
     """The CPU packages' own energy counters: `cpu_energy` is the sum over all packages, `ram_energy` the sum over their
     memory where it is counted separately."""
 
     name = "rapl"
+    source = "rapl" + MODELLED
 
     def __init__(self, powercap: Path = _POWERCAP, cpuinfo: Path = _CPUINFO) -> None:
-        self._powercap = powercap
-        self._cpuinfo = cpuinfo
+        self._powercap, self._cpuinfo = powercap, cpuinfo
         self._counters: list[_Counter] = []
-        self.source = "rapl" + MODELLED
 
     def available(self) -> str | None:
-        self._counters = []
+        counters: list[_Counter] = []
         try:
             # Intel has a meter; AMD computes.
             if "GenuineIntel" in self._cpuinfo.read_text(errors="replace"):
@@ -48,17 +47,14 @@ class RaplSensor:
                 if series:
                     path = folder / "energy_uj"
                     range_uj = int((folder / "max_energy_range_uj").read_text())
-                    counter = _Counter(series=series, path=path, range_uj=range_uj, last_uj=int(path.read_text()))
-                    self._counters.append(counter)
+                    last_uj = int(path.read_text())
+                    counters.append(_Counter(series=series, path=path, range_uj=range_uj, last_uj=last_uj))
         except PermissionError:
-            self._counters = []
             return "the system lets only root read the CPU's energy counters"
         except (OSError, ValueError) as error:
-            self._counters = []
             return f"the CPU's energy counters can't be read: {getattr(error, 'strerror', None) or error}"
-        if not self._counters:
-            return "the system shows no energy counters of its CPU (a virtual machine has none)"
-        return None
+        self._counters = counters
+        return None if counters else "the system shows no energy counters of its CPU (a virtual machine has none)"
 
     def read(self) -> list[Reading]:
         joules: dict[str, float] = {}
@@ -82,7 +78,7 @@ def _series(domain: str) -> str | None:
     return "ram_energy" if domain == "dram" else None
 
 
-class ClockSensor:
+class ClockSensor(Sensor):
     """How fast the CPU runs: `cpu_clock` is the clock of the fastest core, since a mean says more about the idle ones.
 
     /proc/cpuinfo is no substitute: in a virtual machine it has the nominal clock, whatever the real one is.
@@ -99,9 +95,7 @@ class ClockSensor:
 
     def available(self) -> str | None:
         self._files = sorted(self._cpufreq.glob("policy*/scaling_cur_freq"))
-        if not self._files:
-            return "the system shows no clocks of its CPU (usual in a virtual machine)"
-        return None
+        return None if self._files else "the system shows no clocks of its CPU (usual in a virtual machine)"
 
     def read(self) -> list[Reading]:
         if not self._files or not self._interval.due():

@@ -11,13 +11,7 @@ from metalmark.model.run import Absent
 from metalmark.telemetry.base import MEASURED, MODELLED, Reading, Unit, figure, number
 from metalmark.telemetry.tool import ToolSensor
 
-_POWERS = {
-    "cpu_power": "cpu_power",
-    "gpu_power": "gpu0_power",
-    "ane_power": "ane_power",
-    "ram_power": "ram_power",
-    "all_power": "soc_power",
-}
+_POWERS = {"cpu": "cpu", "gpu": "gpu0", "ane": "ane", "ram": "ram", "all": "soc"}
 _MIXED = Absent("macmon gives one clock for the two slower kinds of cores that this chip has")
 _SCALED_ONLY = Absent("macmon before 0.8 gives the GPU's load scaled by its clock alone, as gpu0_scaled")
 
@@ -73,7 +67,9 @@ def parse_line(text: str, slower: str | Absent = "e") -> list[Reading]:
         return []
     if not isinstance(line, dict):
         return []
-    readings = [reading for key, name in _POWERS.items() for reading in figure(name, Unit.WATTS, line.get(key))]
+    readings: list[Reading] = []
+    for key, part in _POWERS.items():
+        readings += figure(f"{part}_power", Unit.WATTS, line.get(f"{key}_power"))
     # From the power controller, unlike the others; 0 where it has no such meter.
     readings += figure("system_power", Unit.WATTS, line.get("sys_power") or None, "macmon" + MEASURED)
     temperatures = line.get("temp")

@@ -7,17 +7,17 @@ import time
 import psutil  # type: ignore[import-untyped]
 
 from metalmark.machine import footprint
-from metalmark.telemetry.base import Reading, Unit
+from metalmark.telemetry.base import Reading, Sensor, Unit, figure
 
 _REFRESH_S = 1.0
 
 
-class ProcessSensor:
+class ProcessSensor(Sensor):
     """CPU time and memory, summed over a process and its descendants.
 
-    The memory is what `metalmark.machine.footprint` gives on this system. Resident pages that
-    processes share are counted once in each. A descendant is counted from the first reading that
-    sees it, about a second after its start at the latest; CPU time that it used before that is not.
+    The memory is what `metalmark.machine.footprint` gives on this system. Resident pages that processes share are
+    counted once in each. A descendant is counted from the first reading that sees it, about a second after its start at
+    the latest; CPU time that it used before that is not.
     """
 
     name = "process"
@@ -59,8 +59,7 @@ class ProcessSensor:
         self._cpu_s, self._read_at_s = cpu_s, now
         if not cpu_s:
             return []
-        source = footprint.source()
-        readings = [Reading(name="process_memory", unit=Unit.BYTES, value=memory_bytes, source=source)]
+        readings = figure("process_memory", Unit.BYTES, memory_bytes, footprint.source())
         if before and elapsed_s > 0:
             used_s = sum(total_s - before.get(process, total_s) for process, total_s in cpu_s.items())
             readings.append(Reading(name="process_cpu", unit=Unit.PERCENT, value=100 * used_s / elapsed_s))

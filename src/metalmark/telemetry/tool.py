@@ -39,7 +39,7 @@ class AnswerSensor(Sensor):
 
     def __init__(
         self,
-        parsers: Mapping[Sequence[str], Callable[[str], list[Reading]]],
+        parsers: Mapping[tuple[str, ...], Callable[[str], list[Reading]]],
         run: RunTool = run_tool,
         every_s: float = TOOL_EVERY_S,
     ) -> None:
