@@ -26,7 +26,7 @@ from tests.samples import record
 def test_by_the_version_that_is_installed(
     monkeypatch: pytest.MonkeyPatch, version: str, installed: str | None, same: bool
 ) -> None:
-    monkeypatch.setattr(ceiling, "_installed", lambda _: installed)
+    monkeypatch.setattr(ceiling, "version_of", lambda _: installed)
     plans = ceiling.ceiling_plans({"torch": [Device(kind=DeviceKind.CPU)]}, [Dtype.FLOAT32], 1)
     software = Software(metalmark="0.1.0", python="3.11.7", versions={"torch": version})
     kept = [record(plan=plan, machine=identify(), software=software) for plan in plans]

@@ -39,13 +39,10 @@ def ask(module: str, argument: str, kind: type[T], *, environment: dict[str, str
             try:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
                 return NoAnswer(reason=f"it hung: no answer in {timeout_s:g} s.", detail=tail(output))
-            except BaseException:
+            finally:
                 process.kill()
                 process.wait()
-                raise
         if answer.exists():
             try:
                 return msgspec.json.decode(answer.read_bytes(), type=kind | NoAnswer)

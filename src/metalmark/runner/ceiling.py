@@ -49,17 +49,14 @@ def measured_before(plans: Sequence[Plan], runs: Iterable[BenchRun]) -> dict[int
     found: dict[int, BenchRun] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
         here = (run.machine.chip, run.machine.gpus) == (machine.chip, machine.gpus)
-        same = _same(run.software.versions.get(run.plan.framework), _installed(run.plan.framework))
+        same = _is_installed(run.plan.framework, run.software.versions.get(run.plan.framework))
         if here and same and isinstance(run.outcome, Completed) and run.plan in plans:
             found[plans.index(run.plan)] = run
     return found
 
 
-def _same(version: str | None, installed: str | None) -> bool:
+def _is_installed(framework: str, version: str | None) -> bool:
     """PyTorch says 2.13.0+cu130 where its package may say 2.13.0. Two unknown versions may differ."""
-    return version not in (None, UNKNOWN) and installed in (version, version.partition("+")[0])
-
-
-def _installed(framework: str) -> str | None:
     names = (framework, f"{framework}-cpu", f"{framework}-macos")
-    return next((version for name in names if (version := version_of(name)) is not None), None)
+    installed = next((found for name in names if (found := version_of(name)) is not None), None)
+    return version not in (None, UNKNOWN) and installed in (version, version.partition("+")[0])

@@ -55,7 +55,12 @@ def combine(
     known = {param.name for workload in workloads for param in workload.params}
     for name in given:
         if name not in known:
-            raise _unknown(name, workloads, known, options)
+            flag, *flags = [f"--{each.replace('_', '-')}" for each in (name, *sorted(known))]
+            asked = ", ".join(workload.name for workload in workloads)
+            raise UsageError(
+                f"{asked} has no parameter {flag}{did_you_mean(flag, [*flags, *options])}",
+                hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
+            )
     combinations = {}
     for workload in workloads:
         lists = [
@@ -112,13 +117,3 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
                     seed=axes.seed,
                     workload_digest=workload.digest,
                 )
-
-
-def _unknown(name: str, workloads: Sequence[WorkloadInfo], known: set[str], options: Sequence[str]) -> UsageError:
-    flag = f"--{name.replace('_', '-')}"
-    flags = sorted(f"--{each.replace('_', '-')}" for each in known)
-    names = ", ".join(workload.name for workload in workloads)
-    return UsageError(
-        f"{names} has no parameter {flag}{did_you_mean(flag, [*flags, *options])}",
-        hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
-    )

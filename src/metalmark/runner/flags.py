@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from metalmark.model.measurement import Completed
 from metalmark.model.run import Failed, Flag, Machine, Telemetry
@@ -44,25 +44,12 @@ def flags_of(
     if isinstance(outcome, Failed):
         return ()
     window = Window.measured(outcome, telemetry, environment)
-    return flags_around(window, machine) + _flags(
-        unsteady=unsteady(outcome),
-        drifting=drifting(outcome),
-        leaking=leaking(outcome, window),
-        cpu_fallback=cpu_fallback(outcome),
-        first_step_dominates=first_step_dominates(outcome),
-    )
+    return (*flags_around(window, machine), *_flags_of_blocks(outcome, window))
 
 
 def flags_around(window: Window, machine: Machine) -> tuple[Flag, ...]:
     """Return the flags of what the machine itself did in any window; they need no blocks of steps."""
-    return _flags(
-        throttled=throttled(window),
-        on_battery=on_battery(window),
-        low_power_mode=low_power_mode(window),
-        swapping=swapping(window),
-        busy_machine=busy_machine(window, machine),
-        slept=slept(window),
-    )
+    return tuple(_flags_of_machine(window, machine))
 
 
 def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:
@@ -71,16 +58,35 @@ def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:
     return flags_around(Window([(0.0, run.elapsed_s)], placed_on, run.telemetry), run.machine)
 
 
-def _flags(**evidence: str | None) -> tuple[Flag, ...]:
-    return tuple(Flag(name=name, evidence=seen) for name, seen in evidence.items() if seen)
-
-
-# What the machine did. Each function returns its evidence, or None.
-
-
-def throttled(window: Window) -> str | None:
-    """Ask the hardware first, and then compare clocks, since throttling was seen with no pressure reported."""
-    return _said_by_gpu(window) or _said_by_system(window) or _clock_fell(window) or _scaled_down(window)
+def _flags_of_machine(window: Window, machine: Machine) -> Iterator[Flag]:
+    # Ask the hardware first, and then compare clocks, since throttling was seen with no pressure reported.
+    held_down = _said_by_gpu(window) or _said_by_system(window) or _clock_fell(window) or _scaled_down(window)
+    if held_down:
+        yield Flag(name="throttled", evidence=held_down)
+    if any(window.held("on_battery")):
+        charge = window.held("battery_charge")
+        full = f", {charge[-1]:.0f}% full" if charge else ""
+        yield Flag(name="on_battery", evidence=f"the machine ran on its battery{full}: plug it in")
+    if any(window.held("low_power_mode")):
+        evidence = "the system was set to save power, which holds the clocks down: switch low-power mode off"
+        yield Flag(name="low_power_mode", evidence=evidence)
+    # The system counts swapping for all processes together: it does not tell whose pages they were.
+    moved_in, moved_out = window.counted("system_swap_in") or 0.0, window.counted("system_swap_out") or 0.0
+    if moved_in + moved_out >= SWAPPED_BYTES:
+        swapped_in, swapped_out = f"{moved_in / 2**20:,.0f} MiB", f"{moved_out / 2**20:,.0f} MiB"
+        evidence = f"the machine swapped {swapped_in} in and {swapped_out} out while it was measured"
+        yield Flag(name="swapping", evidence=evidence)
+    # What the whole machine used, without what the worker's own processes did.
+    whole, own, cores = window.values("system_cpu"), window.values("process_cpu"), machine.logical_cores
+    if whole and own and cores:
+        others = (median(whole) * cores - median(own)) / 100
+        if others >= max(BUSY_CORES, BUSY_SHARE * cores):
+            evidence = f"other processes used {others:.1f} of {cores} cores while it was measured"
+            yield Flag(name="busy_machine", evidence=evidence)
+    # After a sleep, clocks and heat start anew, and no time in the run shows it.
+    if window.slept_s >= LEAST_SLEEP_S:
+        slept = f"the machine slept for {window.slept_s:,.0f} s while it was measured"
+        yield Flag(name="slept", evidence=f"{slept}: leave its lid open and its charger plugged in")
 
 
 def _said_by_gpu(window: Window) -> str | None:
@@ -110,7 +116,14 @@ def _said_by_system(window: Window) -> str | None:
 
 def _clock_fell(window: Window) -> str | None:
     """Compare the window's last quarter with its first. An idle GPU lowers its clock too, which is not throttling."""
-    for clock, used in _clocks(window):
+    if window.gpu is not None:
+        clocks = {f"{window.gpu}_clock": f"{window.gpu}_utilisation"}
+    else:  # of a CPU, those of its fast cluster
+        cpus = (
+            name for name in window.series if name == "cpu_clock" or (name.startswith("cpu_p") and "_clock" in name)
+        )
+        clocks = dict.fromkeys(cpus, "process_cpu")
+    for clock, used in clocks.items():
         speeds = window.values(clock)
         if len(speeds) < FEWEST_SAMPLES:
             continue
@@ -120,14 +133,6 @@ def _clock_fell(window: Window) -> str | None:
         if late < FALLEN * early and use and median(use[-max(len(use) // 4, 1) :]) >= BUSY_PERCENT:
             return f"{clock} fell from {early:,.0f} to {late:,.0f} MHz while {used} stayed high"
     return None
-
-
-def _clocks(window: Window) -> list[tuple[str, str]]:
-    """Return each clock with the series that says whether there was work for it; of a CPU, its fast cluster's."""
-    if window.gpu is not None:
-        return [(f"{window.gpu}_clock", f"{window.gpu}_utilisation")]
-    cpus = [name for name in window.series if name == "cpu_clock" or (name.startswith("cpu_p") and "_clock" in name)]
-    return [(name, "process_cpu") for name in cpus]
 
 
 def _scaled_down(window: Window) -> str | None:
@@ -140,82 +145,37 @@ def _scaled_down(window: Window) -> str | None:
     return f"the GPU was busy for {median(active):.0f}% of the time, but at clocks worth {median(scaled):.0f}%"
 
 
-def on_battery(window: Window) -> str | None:
-    if not any(window.held("on_battery")):
-        return None
-    charge = window.held("battery_charge")
-    full = f", {charge[-1]:.0f}% full" if charge else ""
-    return f"the machine ran on its battery{full}: plug it in"
-
-
-def low_power_mode(window: Window) -> str | None:
-    if not any(window.held("low_power_mode")):
-        return None
-    return "the system was set to save power, which holds the clocks down: switch low-power mode off"
-
-
-def swapping(window: Window) -> str | None:
-    """The system counts swapping for all processes together: it does not tell whose pages they were."""
-    moved_in, moved_out = window.counted("system_swap_in") or 0.0, window.counted("system_swap_out") or 0.0
-    if moved_in + moved_out < SWAPPED_BYTES:
-        return None
-    swapped_in, swapped_out = f"{moved_in / 2**20:,.0f} MiB", f"{moved_out / 2**20:,.0f} MiB"
-    return f"the machine swapped {swapped_in} in and {swapped_out} out while it was measured"
-
-
-def busy_machine(window: Window, machine: Machine) -> str | None:
-    """Compare what the whole machine used with what the worker's own processes did."""
-    whole, own = window.values("system_cpu"), window.values("process_cpu")
-    if not whole or not own or not machine.logical_cores:
-        return None
-    others = (median(whole) * machine.logical_cores - median(own)) / 100
-    if others < max(BUSY_CORES, BUSY_SHARE * machine.logical_cores):
-        return None
-    return f"other processes used {others:.1f} of {machine.logical_cores} cores while it was measured"
-
-
-def slept(window: Window) -> str | None:
-    """After a sleep, clocks and heat start anew, and no time in the run shows it."""
-    if window.slept_s < LEAST_SLEEP_S:
-        return None
-    return (
-        f"the machine slept for {window.slept_s:,.0f} s while it was measured: "
-        "leave its lid open and its charger plugged in"
-    )
-
-
-# What the blocks of steps show.
-
-
-def unsteady(run: Completed) -> str | None:
-    interval = median_interval(_step_times(run))
-    if interval is None or interval.half_share <= WIDE:
-        return None
-    return f"the median step is known to ±{interval.half_share * 100:.0f}% only"
-
-
-def drifting(run: Completed) -> str | None:
-    """Getting faster counts as well: then the warm-up was too short."""
-    found = drift(_step_times(run))
-    if found is None or not found.significant:
-        return None
-    slower = found.slope_share > 0
-    ratio = found.ratio_last_tenth_to_first if slower else 1 / found.ratio_last_tenth_to_first
-    line = f"a robust line through its blocks changes by {found.slope_share * 100:+.0f}% over the run"
-    if ratio < PLAIN_RATIO:
-        return line
-    return f"the last tenth is {ratio:.1f}x {'slower' if slower else 'faster'} than the first; {line}"
-
-
-def leaking(run: Completed, window: Window) -> str | None:
-    """Look at both counters: some of what Metal's allocator loses is in neither of its own."""
-    for what, found in memory_growth(run, window).items():
-        if found.leaking:
-            return (
-                f"{what} grew by {found.total_bytes / 2**20:,.0f} MiB while it was measured, "
-                f"{found.bytes_per_step * 1000 / 2**20:,.3g} MiB in 1,000 steps"
-            )
-    return None
+def _flags_of_blocks(run: Completed, window: Window) -> Iterator[Flag]:
+    blocks = run.measurement.blocks
+    step_times = [block.elapsed_s / block.steps for block in blocks]
+    interval = median_interval(step_times)
+    if interval is not None and interval.half_share > WIDE:
+        yield Flag(name="unsteady", evidence=f"the median step is known to ±{interval.half_share * 100:.0f}% only")
+    # Getting faster counts as well: then the warm-up was too short.
+    found = drift(step_times)
+    if found is not None and found.significant:
+        slower = found.slope_share > 0
+        ratio = found.ratio_last_tenth_to_first if slower else 1 / found.ratio_last_tenth_to_first
+        tenth = f"the last tenth is {ratio:.1f}x {'slower' if slower else 'faster'} than the first; "
+        line = f"a robust line through its blocks changes by {found.slope_share * 100:+.0f}% over the run"
+        yield Flag(name="drifting", evidence=line if ratio < PLAIN_RATIO else tenth + line)
+    # Look at both counters: some of what Metal's allocator loses is in neither of its own.
+    for what, held in memory_growth(run, window).items():
+        if held.leaking:
+            grown, rate = held.total_bytes / 2**20, held.bytes_per_step * 1000 / 2**20
+            evidence = f"{what} grew by {grown:,.0f} MiB while it was measured, {rate:,.3g} MiB in 1,000 steps"
+            yield Flag(name="leaking", evidence=evidence)
+            break
+    if run.fallbacks:
+        more = len(run.fallbacks) - MOST_NAMES
+        named = ", ".join(run.fallbacks[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        yield Flag(name="cpu_fallback", evidence=f"ran on the CPU for want of a kernel on {run.placed_on}: {named}")
+    first_s, measured_s = run.measurement.first_step_s, sum(block.elapsed_s for block in blocks)
+    if first_s > measured_s:
+        steps = sum(block.steps for block in blocks)
+        took = f"the first step took {first_s:.3g} s, all {steps} measured steps together {measured_s:.3g} s"
+        evidence = f"{took}: a short job would feel the first step, not this figure"
+        yield Flag(name="first_step_dominates", evidence=evidence)
 
 
 def memory_growth(run: Completed, window: Window) -> dict[str, Growth]:
@@ -246,27 +206,3 @@ def _footprint(run: Completed, window: Window) -> Growth | None:
     held = [value for _, value in samples]
     least_bytes = max(LEAST_FOOTPRINT_BYTES, LEAST_FOOTPRINT_SHARE * median(held))
     return growth(steps, held, least_bytes=least_bytes)
-
-
-def cpu_fallback(run: Completed) -> str | None:
-    if not run.fallbacks:
-        return None
-    more = len(run.fallbacks) - MOST_NAMES
-    named = ", ".join(run.fallbacks[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"ran on the CPU for want of a kernel on {run.placed_on}: {named}"
-
-
-def first_step_dominates(run: Completed) -> str | None:
-    measured = run.measurement
-    measured_s = sum(block.elapsed_s for block in measured.blocks)
-    if measured.first_step_s <= measured_s:
-        return None
-    steps = sum(block.steps for block in measured.blocks)
-    return (
-        f"the first step took {measured.first_step_s:.3g} s, all {steps} measured "
-        f"steps together {measured_s:.3g} s: a short job would feel the first step, not this figure"
-    )
-
-
-def _step_times(run: Completed) -> list[float]:
-    return [block.elapsed_s / block.steps for block in run.measurement.blocks]

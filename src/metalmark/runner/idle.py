@@ -47,12 +47,9 @@ def idle_watts(
     finally:
         series = sampler.stop(1.0).series
     found = {one.name.removesuffix("_energy"): _from_joules(one) for one in series if one.name.endswith("_energy")}
-    found |= {one.name.removesuffix("_power"): _mean(one) for one in series if one.name.endswith("_power")}
+    read = [one for one in series if one.name.endswith("_power") and one.values]
+    found |= {one.name.removesuffix("_power"): sum(one.values) / len(one.values) for one in read}
     return {part: watts for part, watts in found.items() if watts is not None}
-
-
-def _mean(series: Series) -> float | None:
-    return sum(series.values) / len(series.values) if series.values else None
 
 
 def _from_joules(series: Series) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import selectors
 import signal
@@ -17,12 +18,14 @@ from typing import TypeVar
 
 import msgspec
 
+import metalmark
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.machine.sleep import SleepGap, SleepWatch
+from metalmark.machine.steering import steering_variables
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
-from metalmark.model.run import Failed, FailureKind, Telemetry
+from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
 from metalmark.runner.events import Listener, Progress, Sampled, tell_all
 from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, WorkerReport, write_struct
@@ -51,8 +54,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one cell came to, as the parent saw it."""
 
     outcome: Completed | Failed
-    versions: dict[str, str]
-    environment: dict[str, str]
+    software: Software
     telemetry: Telemetry
     note: str = ""
     """What a reader should know about the machine's clock; mostly empty."""
@@ -114,6 +116,14 @@ class Worker:
 
     def job(self, repeat: int, paths: dict[str, str]) -> msgspec.Struct:
         return Job(plan=self.plan, repeat=repeat, paths=paths, spawned_at_s=self.spawned_at_s)
+
+    def software(self, versions: dict[str, str] | None = None) -> Software:
+        """Return what the worker runs with; the versions of packages are what it says itself."""
+        environment = steering_variables({**os.environ, **self.variables})
+        python = platform.python_version()
+        return Software(
+            metalmark=metalmark.__version__, python=python, versions=versions or {}, environment=environment
+        )
 
     def watch(self, tell: Listener) -> Failed | None:
         """Sleep until the worker ends, telling its progress. Return why it was given up, or None."""
@@ -224,13 +234,8 @@ def run_cell(
             outcome, versions = report or died(end.code, worker.output_path, end.oom_killed), {}
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
-        return CellResult(
-            outcome=outcome,
-            versions=versions,
-            environment=worker.variables,
-            telemetry=end.telemetry,
-            note=end.gap.note,
-        )
+        software = worker.software(versions)
+        return CellResult(outcome=outcome, software=software, telemetry=end.telemetry, note=end.gap.note)
 
 
 def fallbacks(output: Path) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from metalmark.backends.base import DeviceReport, Probe
+from metalmark.backends.base import Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
@@ -78,10 +78,12 @@ def absence(plan: Plan, probe: Probe | NoAnswer | None) -> Failed | None:
         return Failed(kind=FailureKind.CRASHED, message=probe.reason, phase="import", detail=probe.detail)
     if plan.device.kind in EVERYWHERE or probe is None:
         return None
-    reports = [report for report in probe.devices if _matches(plan.device.kind, report)]
+    kind = plan.device.kind
+    on_gpu = kind is DeviceKind.GPU
+    reports = [report for report in probe.devices if (report.word != DeviceKind.CPU if on_gpu else report.word == kind)]
     present = next((report for report in reports if report.present), None)
     if present is None:
-        wanted = "accelerator" if plan.device.kind is DeviceKind.GPU else plan.device.kind.value
+        wanted = "accelerator" if on_gpu else kind.value
         reasons = [f"{report.word}: {report.reason}" for report in reports]
         return Failed(
             kind=FailureKind.UNSUPPORTED,
@@ -93,10 +95,6 @@ def absence(plan: Plan, probe: Probe | NoAnswer | None) -> Failed | None:
     except UnsupportedError as error:
         return Failed(kind=FailureKind.UNSUPPORTED, message=error.message, hint=error.hint)
     return None
-
-
-def _matches(kind: DeviceKind, report: DeviceReport) -> bool:
-    return report.word != DeviceKind.CPU if kind is DeviceKind.GPU else report.word == kind
 
 
 def main(name: str, answer: str) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
-from metalmark.machine.steering import steering_variables
-from metalmark.model.measurement import BenchRun, Outcome
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Sweep
-from metalmark.model.run import Failed, FailureKind, Software, new_id, now_utc
+from metalmark.model.run import Failed, FailureKind, new_id, now_utc
 from metalmark.runner.events import Ended, Listener, Paused, Started, tell_all
 from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import Cooler, idle_watts
@@ -58,7 +54,10 @@ def run_sweep(
             started_at = now_utc()
             tell(Started(id=sweep.id, plan=plan, cell=cell, repeat=repeat))
             result = run_cell(plan, repeat=repeat, paths=sweep.paths, hz=sweep.hz, listeners=listeners)
-            environment = steering_variables({**os.environ, **result.environment})
+            outcome = result.outcome
+            if isinstance(outcome, Completed):
+                notes = filter(None, (note, result.note, sleepy))
+                outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, *notes))
             run = BenchRun(
                 id=new_id(),
                 sweep=sweep.id,
@@ -67,15 +66,10 @@ def run_sweep(
                 started_at=started_at,
                 plan=plan,
                 machine=identify(),
-                software=Software(
-                    metalmark=metalmark.__version__,
-                    python=platform.python_version(),
-                    versions=result.versions,
-                    environment=environment,
-                ),
-                outcome=_noted(result.outcome, note, result.note, sleepy),
+                software=result.software,
+                outcome=outcome,
                 telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
-                flags=flags_of(result.outcome, result.telemetry, identify(), environment),
+                flags=flags_of(result.outcome, result.telemetry, identify(), result.software.environment),
             )
             keep(run)
             tell(Ended(run=run))
@@ -84,12 +78,6 @@ def run_sweep(
             if was_interrupted(run):
                 return False
     return True
-
-
-def _noted(outcome: Outcome, *notes: str) -> Outcome:
-    if isinstance(outcome, Failed):
-        return outcome
-    return msgspec.structs.replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
 
 def was_interrupted(run: BenchRun) -> bool:

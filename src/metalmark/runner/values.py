@@ -56,13 +56,11 @@ def parse_switch(text: str, *, what: str) -> list[bool]:
 def parse_param(param: Param, text: str) -> list[Scalar]:
     """Parse the values of a workload's parameter, of the type of its default."""
     flag = f"--{param.name.replace('_', '-')}"
-    if param.path:
-        return list(split_list(text, what=flag))
-    if param.choices:
+    if param.choices and not param.path:
         return list(choose(text, param.choices, what=flag, plural="It takes"))
     if isinstance(param.default, bool):
         return list(parse_switch(text, what=flag))
-    if isinstance(param.default, str):
+    if param.path or isinstance(param.default, str):
         return list(split_list(text, what=flag))
     whole = isinstance(param.default, int)
     values = parse_numbers(text, what=flag, whole=whole)

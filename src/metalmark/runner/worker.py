@@ -128,13 +128,12 @@ def here(plan: Plan, paths: dict[str, str]) -> Plan:
 
 def describe(error: BaseException, backend: Backend | None, phase: str) -> Failed:
     """Return an exception as data: it can't cross processes as itself."""
-    if isinstance(error, MetalmarkError) and not isinstance(error, WrongResultError):
-        # Data or weights that are missing or damaged, too: the message says which file, and the hint what to do.
-        return Failed(
-            kind=FailureKind.UNSUPPORTED, message=scrub(error.message), hint=printable(error.hint), phase=phase
-        )
     if isinstance(error, WrongResultError):
         return Failed(kind=FailureKind.WRONG_RESULT, message=error.message, hint=error.hint, phase=phase)
+    if isinstance(error, MetalmarkError):
+        # Data or weights that are missing or damaged, too: the message says which file, and the hint what to do.
+        message, hint = scrub(error.message), printable(error.hint)
+        return Failed(kind=FailureKind.UNSUPPORTED, message=message, hint=hint, phase=phase)
     message, detail = in_one_line(error), traceback_of(error)
     if isinstance(error, MemoryError) or (backend is not None and backend.is_out_of_memory(error)):
         hint = "Use a smaller --batch-size."

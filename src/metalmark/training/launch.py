@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-import metalmark
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
-from metalmark.machine.steering import steering_variables
-from metalmark.model.run import Failed, FailureKind, Software, Telemetry, now_utc
+from metalmark.model.run import Failed, FailureKind, Telemetry, now_utc
 from metalmark.model.training import Ending, TrainingRun, TrainingSession
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress, tell_all
 from metalmark.runner.launch import Worker, attend, died, fallbacks, read_report
@@ -66,11 +62,7 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
             started_at=now_utc(),
             first_epoch=len(run.epochs) + 1,
             machine=identify(),
-            software=Software(
-                metalmark=metalmark.__version__,
-                python=platform.python_version(),
-                environment=steering_variables({**os.environ, **worker.variables}),
-            ),
+            software=worker.software(),
             telemetry=UNFINISHED,
         )
         keeper.change(goal=request.goal, ending=Ending.RUNNING, failure=None, sessions=(*run.sessions, session))
@@ -91,9 +83,7 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
             notes = [f"Ran on the CPU for want of a kernel: {name}" for name in fallbacks(worker.output_path)]
             notes += filter(None, (attended.gap.note, sleepy))
             setting = msgspec.structs.replace(setting, notes=(*setting.notes, *notes))
-            session = msgspec.structs.replace(
-                session, software=msgspec.structs.replace(session.software, versions=setting.versions)
-            )
+            session = msgspec.structs.replace(session, software=worker.software(setting.versions))
         keeper.change(
             ending=ending,
             failure=end if isinstance(end, Failed) else None,
