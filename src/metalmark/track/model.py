@@ -21,6 +21,7 @@ from msgspec import Struct
 from metalmark.data.catalog import PIXELS
 from metalmark.data.synthetic import shape_of
 from metalmark.errors import FormatError, UsageError
+from metalmark.model.codec import decode_versioned
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
 from metalmark.model.workload import Batch, Workload
 from metalmark.scrub import scrub
@@ -118,12 +119,9 @@ class Loaded:
 
 def _read(path: Path) -> Description:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Description)
+        return decode_versioned(path.read_bytes(), Description, newest=SCHEMA, source=path.name)
     except (OSError, msgspec.DecodeError) as error:
         raise FormatError(f"{path.name} is damaged or not there: {error}") from error
-    if found.schema > SCHEMA:
-        raise FormatError("This model was written by a newer Metalmark.", hint="pip install -U metalmark")
-    return found
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Loaded:
