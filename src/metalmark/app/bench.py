@@ -7,19 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from metalmark.app.choices import (
-    Choice,
-    choose_frameworks,
-    feeds,
-    listed,
-    loaders,
-    names_in,
-    option_flags,
-    parse_cooldown,
-    parse_telemetry,
-    settings_product,
-    texts,
-)
+from metalmark.app import choices
+from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.display import make_display
@@ -36,7 +25,7 @@ from metalmark.runner.events import Listener
 from metalmark.runner.expand import SweepAxes, combine, expand, require
 from metalmark.runner.probing import choose_devices
 from metalmark.runner.sweeping import run_sweep, was_interrupted
-from metalmark.runner.values import choose, localise, localise_params, split_list
+from metalmark.runner.values import localise, localise_params, split_list
 from metalmark.store.path import store_path
 from metalmark.store.sqlite import Store
 from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
@@ -92,17 +81,18 @@ def bench(
         with Store(path, readonly=True) as opened:
             sweep = opened.sweep(resume)
     else:
-        described = [describe(name) for name in dict.fromkeys(names_in(workloads))]
+        described = [describe(name) for name in dict.fromkeys(choices.names_in(workloads))]
         infos = [info for info, _ in described]
-        given, param_paths = localise_params(infos, texts({**(params or {}), **more_params}))
-        sources, data_paths = localise(listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
-        combinations = combine(infos, given, option_flags(bench, "--csv", "--markdown", "--strict", "--against"))
-        modes = [Mode(m) for m in choose(listed(mode), [m.value for m in Mode], what="--mode", plural="Modes")]
-        settings = settings_product(
+        given, param_paths = localise_params(infos, choices.texts({**(params or {}), **more_params}))
+        sources, data_paths = localise(choices.listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        flags = choices.option_flags(bench, "--csv", "--markdown", "--strict", "--against")
+        combinations = combine(infos, given, flags)
+        modes = choices.members(Mode, mode, what="--mode", plural="Modes")
+        settings = choices.settings_product(
             dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
         )
-        loading = loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
-        hz, pause, fed = parse_telemetry(telemetry), parse_cooldown(cooldown), feeds(data_from)
+        loading = choices.loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
+        hz, pause, fed = choices.parse_telemetry(telemetry), choices.parse_cooldown(cooldown), choices.feeds(data_from)
         # The last, since it starts a process per framework: every bad word has been answered by now.
         devices, notes = _devices(infos, framework, device, say)
         axes = SweepAxes(
@@ -155,9 +145,9 @@ def ceiling(
     What was measured before on this machine with the same versions is returned again, unless `again` is True.
     """
     say = say_on_stderr if progress else say_nothing
-    dtypes = [Dtype(word) for word in choose(listed(dtype), [d.value for d in Dtype], what="--dtype", plural="Types")]
-    frameworks, _, notes = choose_frameworks(framework)
-    choice = choose_devices(frameworks, split_list(listed(device), what="--device"))
+    dtypes = choices.members(Dtype, dtype, what="--dtype", plural="Types")
+    frameworks, _, notes = choices.choose_frameworks(framework)
+    choice = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
     plans = ceiling_plans(choice.devices, dtypes, threads)
     path = store_path(store)
     with Store(path) as opened:
@@ -187,12 +177,12 @@ def _devices(
     infos: Sequence[WorkloadInfo], framework: Choice, device: Choice, say: Say
 ) -> tuple[Mapping[str, Sequence[Device]], list[str]]:
     """The devices of each framework, and what was left out of `all`."""
-    frameworks, every, notes = choose_frameworks(framework)
+    frameworks, every, notes = choices.choose_frameworks(framework)
     if every:
         frameworks = [name for name in frameworks if any(name in info.frameworks for info in infos)]
     else:
         require(infos, frameworks)
-    words = split_list(listed(device), what="--device")
+    words = split_list(choices.listed(device), what="--device")
     if "all" in words:
         say(f"Looking for devices: {', '.join(frameworks)} ...")
     choice = choose_devices(frameworks, words)

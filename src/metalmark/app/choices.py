@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.errors import NotInstalledError, UsageError
@@ -14,6 +15,8 @@ from metalmark.runner.values import choose, parse_numbers, parse_switch, split_l
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
 """One value, several, or the command line's text for them ("16,64", "8-64*2", "off,on")."""
+
+E = TypeVar("E", bound=StrEnum)
 
 START_METHODS = ("fork", "spawn", "forkserver")
 AUTO_COOLDOWN_S = 300.0
@@ -49,11 +52,16 @@ def option_flags(function: Callable[..., Any], *printing: str) -> list[str]:
     return [*(f"--{name.replace('_', '-')}" for name in names), "--param", "--json", "--quiet", *printing]
 
 
+def members(kind: type[E], value: Choice, *, what: str, plural: str) -> list[E]:
+    """The members of an enumeration that were named."""
+    return [kind(word) for word in choose(listed(value), [one.value for one in kind], what=what, plural=plural)]
+
+
 def settings_product(
     *, dtype: Choice, compile: Choice, graph: Choice, channels_last: Choice, fused: Choice, threads: Choice | None
 ) -> list[Settings]:
     """Every combination of how a step is run."""
-    dtypes = choose(listed(dtype), [d.value for d in Dtype], what="--dtype", plural="Types")
+    dtypes = members(Dtype, dtype, what="--dtype", plural="Types")
     given = {"--compile": compile, "--graph": graph, "--channels-last": channels_last, "--fused": fused}
     switches = [parse_switch(listed(value), what=name) for name, value in given.items()]
     counts: list[Any] = [None]
@@ -62,7 +70,7 @@ def settings_product(
         if min(counts) < 1:
             raise UsageError(f"--threads must be at least 1, not {min(counts)}.")
     return [
-        Settings(dtype=Dtype(name), compile=compiled, graph=whole, channels_last=last, fused=fuse, threads=count)
+        Settings(dtype=name, compile=compiled, graph=whole, channels_last=last, fused=fuse, threads=count)
         for name, compiled, whole, last, fuse, count in product(dtypes, *switches, counts)
     ]
 
@@ -71,8 +79,7 @@ def feeds(data_from: Choice | None) -> list[Feed]:
     """Empty when not said: each workload has its own."""
     if data_from is None:
         return []
-    words = choose(listed(data_from), [feed.value for feed in Feed], what="--data-from", plural="It takes")
-    return [Feed(word) for word in words]
+    return members(Feed, data_from, what="--data-from", plural="It takes")
 
 
 def loaders(*, workers: Choice, prefetch: Choice, pin: Choice, start_method: Choice) -> list[Loader]:

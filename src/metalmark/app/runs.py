@@ -6,27 +6,25 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from metalmark.app.bench import bench_runs
-from metalmark.app.results import Runs
 from metalmark.errors import MetalmarkError, StoreError, UsageError
+from metalmark.machine.durable import write_whole
 from metalmark.model.codec import encode_export
+from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Sweep
 from metalmark.model.run import RunKind
 from metalmark.model.training import TrainingRun
-from metalmark.report.text.run_page import run_page
-from metalmark.results.ceilings import ceilings_of
-from metalmark.runner.job import write_whole
 from metalmark.store.bundle import Bundle, encode_bundle, read_file
 from metalmark.store.path import store_path
 from metalmark.store.row import Row
 from metalmark.store.selection import Selection, load, select_all, stored_rows
 from metalmark.store.sqlite import Store
-from metalmark.track.tracking import push, say_nothing, say_on_stderr
-from metalmark.training.folder import BEST, JOB, LAST, LINEUP, RECORD, read_request, remove_if_empty
-from metalmark.workloads.ceiling import COPY, MATMUL
+
+if TYPE_CHECKING:  # a list of runs must not take as long as a use case that measures takes to import
+    from metalmark.app.results import Runs
 
 NEWEST = 40
 
@@ -58,6 +56,8 @@ def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> Runs:
     A query is a run's id or the beginning of one, a sweep's id, a name, a tag, "last" for what the newest command
     made, the folder of a training, or a file of `metalmark runs export`.
     """
+    from metalmark.app.results import Runs
+
     path = store_path(store)
     with Store(path, readonly=True) as opened:
         if not queries:
@@ -84,8 +84,13 @@ def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing
 
 def describe_runs(chosen: Runs) -> str:
     """Say how and where runs ran: the machine, the versions, and the figures of each that is not one of very many."""
+    from metalmark.report.text.run_page import run_page
+    from metalmark.results.ceilings import ceilings_of
+    from metalmark.workloads.ceiling import COPY, MATMUL
+
     with Store(chosen.store, readonly=True) as opened:
-        ceilings = ceilings_of(bench_runs(opened.of_workloads([MATMUL, COPY])))
+        measured = opened.of_workloads([MATMUL, COPY])
+        ceilings = ceilings_of([run for run in measured if isinstance(run, BenchRun)])
         trainings = [run.id for run in chosen if isinstance(run, TrainingRun)]
         rows = [row for name in trainings for row in opened.rows_called(name)]
     folders = [f"training {row.id}: {row.path}" for row in rows if row.path is not None]
@@ -179,9 +184,7 @@ def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
             folder = row.path
             if row.kind != RunKind.TRAINING or folder is None or not folder.is_dir():
                 continue
-            if home in folder.resolve().parents and _belongs_to(folder, row.id):
-                _remove_training(folder)
-            else:
+            if home not in folder.resolve().parents or not _remove_training(folder, row.id):
                 stayed.append(f"{folder} is your own folder and was left as it is.")
         opened.delete([row.id for row in rows])
     return stayed
@@ -189,6 +192,8 @@ def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
 
 def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: StorePath = None) -> bool:
     """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
+    from metalmark.track.tracking import push, say_nothing, say_on_stderr
+
     with Store(store_path(store), readonly=True) as opened:
         selections = select_all(queries, opened)
         folders = {name: path for one in selections for name, path in one.folders.items()}
@@ -198,6 +203,8 @@ def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: 
 
 def _say_left_out(error: MetalmarkError) -> None:
     """Of all runs, one that can't be read costs that run alone; whoever names it gets the error."""
+    from metalmark.track.tracking import say_on_stderr
+
     say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
 
 
@@ -215,15 +222,15 @@ def _names(bundles: Sequence[Bundle]) -> dict[str, Sequence[str]]:
     return {name: ids for one in bundles for name, ids in one.names.items()}
 
 
-def _belongs_to(folder: Path, identifier: str) -> bool:
-    """A folder that another training has been written to since is not this one's to delete."""
+def _remove_training(folder: Path, identifier: str) -> bool:
+    """Delete the files of a training. False: another one has been written to its folder since, and nothing was done."""
+    from metalmark.training.folder import BEST, JOB, LAST, LINEUP, RECORD, read_request, remove_if_empty
+
     try:
-        return read_request(folder).id == identifier
+        if read_request(folder).id != identifier:
+            return False
     except MetalmarkError:
         return False
-
-
-def _remove_training(folder: Path) -> None:
     for name in (BEST, LAST, RECORD, JOB):
         (folder / name).unlink(missing_ok=True)
     remove_if_empty(folder)
@@ -232,3 +239,4 @@ def _remove_training(folder: Path) -> None:
         with suppress(OSError):
             (above / LINEUP).unlink()
         remove_if_empty(above)
+    return True

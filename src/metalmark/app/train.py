@@ -7,16 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from metalmark.app.choices import (
-    Choice,
-    listed,
-    names_in,
-    option_flags,
-    parse_accuracy,
-    parse_telemetry,
-    settings_product,
-    texts,
-)
+from metalmark.app import choices
+from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.backends.catalog import find, installed
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
@@ -35,6 +27,7 @@ from metalmark.runner.values import expanded, localise, localise_params, parse_d
 from metalmark.store.path import store_path
 from metalmark.store.sqlite import Store
 from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
+from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,
     LINEUP,
@@ -47,16 +40,6 @@ from metalmark.training.folder import (
     stored_training,
 )
 from metalmark.training.launch import train as train_session
-from metalmark.training.lineup import (
-    choose_cells,
-    discard_lineup,
-    impossible,
-    is_lineup,
-    new_lineup,
-    plan_lineup,
-    read_members,
-    run_members,
-)
 
 EPOCHS = 5
 FOREVER_S = 1e9
@@ -104,29 +87,29 @@ def train(
         folder = find_folder(out if resume == "last" else resume, path)
         members = _stored_members(folder, epochs, say)
     else:
-        names = names_in(workload)
+        names = choices.names_in(workload)
         if len(names) != 1:
             raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark train mnist-mlp")
         goal = Goal(
             epochs=epochs or EPOCHS,
-            target_accuracy=parse_accuracy(target_accuracy),
+            target_accuracy=choices.parse_accuracy(target_accuracy),
             patience=patience,
             workers=workers,
         )
-        (settings, *others) = settings_product(
+        (settings, *others) = choices.settings_product(
             dtype=dtype, compile=compile, graph=False, channels_last=channels_last, fused=fused, threads=threads
         )
         if others:
             raise UsageError("train takes one value for each setting.", hint="`metalmark bench` takes lists.")
-        hz = parse_telemetry(telemetry)
-        frameworks = split_list(listed(framework), what="--framework") if framework is not None else None
-        devices = split_list(listed(device), what="--device")
+        hz = choices.parse_telemetry(telemetry)
+        frameworks = split_list(choices.listed(framework), what="--framework") if framework is not None else None
+        devices = split_list(choices.listed(device), what="--device")
         info, source = describe(names[0])
-        given, param_paths = localise_params([info], texts({**(params or {}), **more_params}))
-        (values, *others_) = combine([info], given, option_flags(train))[info.name]
+        given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
+        (values, *others_) = combine([info], given, choices.option_flags(train))[info.name]
         if others_:
             raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
-        sources, data_paths = localise(listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        sources, data_paths = localise(choices.listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
         several = repeat > 1 or len(devices) > 1 or ALL in devices or (frameworks or [])[1:] or frameworks == [ALL]
         first = None if frameworks is None or ALL in frameworks else frameworks[0]
         request = Request(
@@ -150,10 +133,10 @@ def train(
         )
         place = expanded(os.fspath(out)) if out is not None else None
         if several:
-            cells = choose_cells(request, info, frameworks, devices, say)
-            requests = plan_lineup(request, cells, repeats=repeat)
+            cells = lineup.choose_cells(request, info, frameworks, devices, say)
+            requests = lineup.plan_lineup(request, cells, repeats=repeat)
             folder = new_folder(place or trainings_folder(path) / folder_name(info.name, requests[0].sweep))
-            members = new_lineup(requests, folder, say)
+            members = lineup.new_lineup(requests, folder, say)
         else:
             folder = new_folder(place or trainings_folder(path) / folder_name(info.name, request.id))
             members = [Member(request, new_run(request), folder)]
@@ -170,7 +153,7 @@ def train(
 
 def not_possible(runs: Iterable[AnyRun]) -> bool:
     """Whether none of these trainings can run here: bad input, of which nothing is kept."""
-    return impossible([run for run in runs if isinstance(run, TrainingRun)])
+    return lineup.impossible([run for run in runs if isinstance(run, TrainingRun)])
 
 
 def trainings_folder(store: Path) -> Path:
@@ -194,7 +177,7 @@ def _run(
     if len(members) == 1 and not members[0].run.sweep:
         run = session(members[0])
         return [run], run.ending is Ending.INTERRUPTED
-    return run_members(members, session, lambda run, folder: _keeper(path, folder, say)(Ended(run=run)), say)
+    return lineup.run_members(members, session, lambda run, folder: _keeper(path, folder, say)(Ended(run=run)), say)
 
 
 def _keeper(path: Path, folder: Path, say: Say) -> Listener:
@@ -214,8 +197,8 @@ def _keeper(path: Path, folder: Path, say: Say) -> Listener:
 
 
 def _stored_members(folder: Path, epochs: int | None, say: Say) -> list[Member]:
-    if is_lineup(folder):
-        return read_members(folder, epochs)
+    if lineup.is_lineup(folder):
+        return lineup.read_members(folder, epochs)
     member = stored_training(folder, epochs)
     say(f"Training {member.request.id}: {len(member.run.epochs)} of {member.request.goal.epochs} epochs are done.")
     return [member]
@@ -223,8 +206,8 @@ def _stored_members(folder: Path, epochs: int | None, say: Say) -> list[Member]:
 
 def _forget(folder: Path, members: list[Member], path: Path) -> None:
     """Bad input is no training: nothing of it is left to go on with."""
-    if is_lineup(folder):
-        discard_lineup(folder, members)
+    if lineup.is_lineup(folder):
+        lineup.discard_lineup(folder, members)
     else:
         discard(folder)
     with suppress(StoreError), Store(path) as store:

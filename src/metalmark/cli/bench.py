@@ -6,22 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metalmark.cli.options import (
-    WIDE,
-    WorkloadCommand,
-    against_option,
-    complete_frameworks,
-    complete_workloads,
-    form_options,
-    print_published,
-    print_runs,
-    quiet_option,
-    run_options,
-    sayer,
-    settings_options,
-    split_words,
-    store_option,
-)
+from metalmark.cli import options as shared
 from metalmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,14 +33,18 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 BROKEN = {"crashed", "timed out", "wrong result"}
 
 
-@click.command("bench", cls=WorkloadCommand, epilog=EPILOG, context_settings={**WIDE, "ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD...", shell_complete=complete_workloads)
-@click.option("-f", "--framework", default="all", show_default=True, shell_complete=complete_frameworks,
+@click.command(
+    "bench", cls=shared.WorkloadCommand, epilog=EPILOG, context_settings={**shared.WIDE, "ignore_unknown_options": True}
+)
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD...", shell_complete=shared.complete_workloads
+)
+@click.option("-f", "--framework", default="all", show_default=True, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx; all means those installed.")  # fmt: skip
 @click.option("-d", "--device", default="all", show_default=True,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1; all: those present.")  # fmt: skip
 @click.option("-m", "--mode", default="training", show_default=True, help="training, inference.")
-@settings_options
+@shared.settings_options
 @click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
 @click.option("--data-from", default=None, metavar="resident|pipeline",
               help="Keep batches on the device, or use the framework's own loader.")  # fmt: skip
@@ -80,11 +69,11 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @click.option("--strict", is_flag=True, help="Exit with 1 when a measured cell is flagged.")
 @click.option("--watch", is_flag=True, help="Show throughput, clocks, power, temperature and memory as they change.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", help="Continue an interrupted sweep (default: the last).")
-@run_options
-@form_options
-@quiet_option
-@against_option
-@store_option
+@shared.run_options
+@shared.form_options
+@shared.quiet_option
+@shared.against_option
+@shared.store_option
 def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, quiet: bool, strict: bool,
             against: str | None, **options: Any) -> int:  # fmt: skip
     """Measure WORKLOADs on every framework and device asked for.
@@ -97,18 +86,18 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
     names: list[str] = []
     params: dict[str, Any] = {}
     if options["resume"] is None:
-        names, params = split_words(words, given, verb="bench")
+        names, params = shared.split_words(words, given, verb="bench")
     elif words:
         raise UsageError("--resume goes on with a stored sweep and takes no workloads.",
                          hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
     runs = bench(names, params=params, progress=not quiet, raise_interrupt=False, **options)
-    print_runs(runs, form)
-    tell = click.echo if form is None else sayer(quiet)
+    shared.print_runs(runs, form)
+    tell = click.echo if form is None else shared.sayer(quiet)
     for note in runs.notes if options["resume"] is None else ():
         tell(f"• {note}")
     if against:
-        print_published(runs, form)
-    return finish(runs, sayer(quiet), strict=strict)
+        shared.print_published(runs, form)
+    return finish(runs, shared.sayer(quiet), strict=strict)
 
 
 def finish(runs: Runs, say: Any, *, strict: bool) -> int:

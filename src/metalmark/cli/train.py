@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metalmark.cli import options as shared
 from metalmark.cli.bench import BROKEN, POSITIVE
-from metalmark.cli.options import (
-    WIDE,
-    WorkloadCommand,
-    complete_frameworks,
-    complete_workloads,
-    print_runs,
-    quiet_option,
-    run_options,
-    sayer,
-    settings_options,
-    split_words,
-    store_option,
-)
 from metalmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,9 +39,11 @@ trained; 2 when none is possible here.
 UNSUPPORTED = "unsupported"
 
 
-@click.command("train", cls=WorkloadCommand, epilog=EPILOG, context_settings={**WIDE, "ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=complete_workloads)
-@click.option("-f", "--framework", default=None, shell_complete=complete_frameworks,
+@click.command(
+    "train", cls=shared.WorkloadCommand, epilog=EPILOG, context_settings={**shared.WIDE, "ignore_unknown_options": True}
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=shared.complete_workloads)
+@click.option("-f", "--framework", default=None, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
 @click.option("-d", "--device", default="any", show_default=True,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
@@ -66,7 +56,7 @@ UNSUPPORTED = "unsupported"
               help="Number of trainings per framework and device, with the seeds SEED, SEED + 1, ...")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Random seed of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
-@settings_options
+@shared.settings_options
 @click.option("--workers", type=click.IntRange(0, 64), default=None,
               help="Number of threads that make batches ahead (default: by the size of a batch).")  # fmt: skip
 @click.option("-o", "--out", default=None, metavar="DIR",
@@ -75,10 +65,10 @@ UNSUPPORTED = "unsupported"
               help="Continue an interrupted training (of --out, or the last one).")  # fmt: skip
 @click.option("--stall", type=POSITIVE, default=600.0, show_default=True,
               help="Maximum seconds without progress before a training counts as hung.")  # fmt: skip
-@run_options
+@shared.run_options
 @click.option("--json", "as_json", is_flag=True, help="Print the run with every step's loss as JSON.")
-@quiet_option
-@store_option
+@shared.quiet_option
+@shared.store_option
 def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> int:
     """Train WORKLOAD, validating after each epoch, with checkpoints it can be resumed from.
 
@@ -89,7 +79,7 @@ def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet
     names: list[str] = []
     params: dict[str, Any] = {}
     if options["resume"] is None:
-        names, params = split_words(words, given, verb="train")
+        names, params = shared.split_words(words, given, verb="train")
     elif words:
         raise UsageError("--resume goes on with a stored training and takes no workload.",
                          hint="Write `metalmark train --resume=DIR`; --epochs may be raised.")  # fmt: skip
@@ -116,12 +106,12 @@ def _print(runs: Runs, trainings: list[TrainingRun], *, as_json: bool, quiet: bo
 
     from metalmark.results.derived import flags_of
 
-    say = sayer(quiet)
+    say = shared.sayer(quiet)
     alone = trainings[0] if len(trainings) == 1 else None
     if as_json:
         click.echo(msgspec.json.encode(alone or trainings).decode())
     elif alone is None or alone.epochs:
-        print_runs(runs, None)
+        shared.print_runs(runs, None)
     for flag in flags_of(alone) if alone is not None else ():
         say(f"{flag.name}: {flag.evidence}.")
     if not runs.complete:
