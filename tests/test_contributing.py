@@ -61,6 +61,7 @@ def test_a_contributor_who_follows_the_page_gets_what_it_says(tmp_path: Path) ->
     assert "five years" in printed["metalmark doctor --explain old-python"]
     assert "system_load" in printed["metalmark runs show last"]
     assert re.search(r"\d+ cores, \d+ GiB", printed["metalmark machine"])
+    assert "Example:\n    metalmark machine" in printed["metalmark machine --help"]
     checked = [sys.executable, "-m", "ruff", "check", "--quiet", "--config", str(ROOT / "pyproject.toml")]
     new = [tmp_path / "src/metalmark" / name for name in ("backends/numpy.py", "workloads/linear", "telemetry/load.py")]
     done = processes.run([*checked, *map(str, new)], folder=tmp_path)

@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 import metalmark
+from metalmark.cli.options import ExplainedGroup
 from metalmark.errors import MetalmarkError, did_you_mean
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -34,21 +35,8 @@ UNWRITABLE = 74
 """EX_IOERR of <sysexits.h>: the output could not be written, as a rule for a full disk."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-EPILOG = """\b
-Exit codes: 0 done; 1 done, and the answer is not a good one; 2 bad input;
-74 the output could not be written, as on a full disk; 130 stopped by Ctrl-C.
 
-\b
-Examples:
-  metalmark doctor
-  metalmark bench mnist-mlp
-  metalmark bench mnist-mlp,conv256 --framework all --device all --repeat 3
-  metalmark list devices
-  metalmark runs show last
-"""
-
-
-class LazyGroup(click.Group):
+class LazyGroup(ExplainedGroup):
     """Knows its verbs by name and one line of help; imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -75,7 +63,6 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(metalmark.__version__, prog_name="metalmark")

@@ -13,29 +13,11 @@ if TYPE_CHECKING:
     from metalmark.app.results import Runs
     from metalmark.results.cells import Cell
 
-EPILOG = """\b
-Lists and ranges make the sweep, on any option: --batch-size 16,64  --batch-size 8-64*2  --compile=off,on
-Any parameter of a workload is an option (metalmark list workloads), or -p name=1,2.
-
-\b
-Examples:
-  metalmark bench mnist-mlp
-  metalmark bench mnist-mlp,conv256 --framework torch,mlx --device all --repeat 3
-  metalmark bench conv256 --framework torch --device gpu --dtype float32,bfloat16 --compile=off,on
-  metalmark bench examples/my_net.py:my_net --batch-size 16-256*2 --markdown
-  metalmark bench --resume
-
-\b
-Exit code: 0 measured; 1 a cell crashed, timed out or computed wrongly, none completed, or,
-with --strict, one is flagged; 2 bad input; 130 stopped by Ctrl-C.
-"""
 POSITIVE = click.FloatRange(min=0, min_open=True)
 BROKEN = {"crashed", "timed out", "wrong result"}
 
 
-@click.command(
-    "bench", cls=shared.WorkloadCommand, epilog=EPILOG, context_settings={**shared.WIDE, "ignore_unknown_options": True}
-)
+@click.command("bench", cls=shared.WorkloadCommand, context_settings={**shared.WIDE, "ignore_unknown_options": True})
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD...", shell_complete=shared.complete_workloads
 )

@@ -6,22 +6,10 @@ from typing import Any
 
 import click
 
-from metalmark.cli.options import WIDE, json_option, quiet_option, sayer, store_option
-
-EPILOG = """\b
-The same worker, clock and proof as `bench` has: a chain of square matrix products in each dtype, and one
-large array copied. What was measured before on this machine with the same versions is shown again;
-`metalmark runs show` then gives each run's share of it.
-
-\b
-Examples:
-  metalmark ceiling --framework torch --device cpu
-  metalmark ceiling --dtype float32,bfloat16
-  metalmark ceiling --again
-"""
+from metalmark.cli.options import WIDE, Explained, json_option, quiet_option, sayer, store_option
 
 
-@click.command("ceiling", epilog=EPILOG, context_settings=WIDE)
+@click.command("ceiling", cls=Explained, context_settings=WIDE)
 @click.option("-f", "--framework", default="all", show_default=True, help="torch, tensorflow, jax, mlx.")
 @click.option("-d", "--device", default="all", show_default=True, help="Devices, as for bench.")
 @click.option("--dtype", default="float32,tf32,bfloat16,float16", show_default=True, help="Types to multiply in.")

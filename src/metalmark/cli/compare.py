@@ -7,36 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metalmark.cli.options import store_option
+from metalmark.cli.options import Explained, store_option
 
 if TYPE_CHECKING:
     from metalmark.results.comparison import Comparison
 
-EPILOG = """\b
-A, B, C are each a run's id (its whole cell is meant, with all repeats), a sweep's id, `last`, a name
-or a tag (metalmark runs name, metalmark runs tag), a training's folder, a file of `runs export`, or
-`published`. The first is the baseline. All are of one kind: bench runs, trainings or watched runs.
-A cell is paired with the one that differs only in what is compared; another batch size, mode,
-workload, data set or number of epochs is another question, and not like for like.
 
-\b
-Examples:
-  metalmark bench mnist-mlp -f torch,jax -d cpu --repeat 5
-  metalmark compare last --by framework
-  metalmark runs name last main
-  metalmark compare main last --fail-if-slower 5%
-  metalmark compare mine.json theirs.json --markdown
-  metalmark compare last published
-  metalmark train mnist-mlp --data fashion-mnist -f torch,jax --repeat 3
-  metalmark compare last --by framework --target-accuracy 86
-
-\b
-Exit code: 0 compared; 1 a cell is slower than --fail-if-slower allows, or no longer runs;
-2 bad input, or nothing that may be compared.
-"""
-
-
-@click.command("compare", epilog=EPILOG)
+@click.command("compare", cls=Explained)
 @click.argument("runs", nargs=-1, metavar="A B [C...]")
 @click.option("--by", default=None, metavar="KEY[,KEY]",
               help="What is compared: framework, device, dtype, compile, machine, torch (its version) ... "

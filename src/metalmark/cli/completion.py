@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
+from metalmark.cli.options import Explained
 
-@click.command(
-    "completion",
-    epilog='\b\nExamples:\n  eval "$(metalmark completion bash)"\n  metalmark completion fish | source',
-)
+
+@click.command("completion", cls=Explained)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print a script that lets SHELL complete verbs, options, workloads and frameworks."""

@@ -6,26 +6,12 @@ import shutil
 
 import click
 
-from metalmark.cli.options import json_option
+from metalmark.cli.options import Explained, json_option
 
-EPILOG = """\b
-Exit code: 0 nothing wrong, 1 warnings, 2 errors. Notes do not count.
-With --for: 0 recognised, 1 not. With --bundle: 0 written.
-
-\b
-Examples:
-  metalmark doctor
-  metalmark doctor --only open-files,swap
-  metalmark doctor --explain tensorflow-metal-pair
-  metalmark doctor --json > doctor.json
-  metalmark doctor --for "MPS backend out of memory"
-  python train.py 2>&1 | metalmark doctor --for -
-  metalmark doctor --bundle doctor.json
-"""
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "fix": "green"}
 
 
-@click.command("doctor", epilog=EPILOG)
+@click.command("doctor", cls=Explained)
 @click.option("--only", metavar="CHECK", multiple=True, help="Run only these checks (comma-separated, or repeated).")
 @click.option("--explain", metavar="CHECK", help="Explain a check at length, with its sources, and stop.")
 @click.option("--for", "error", metavar="TEXT|FILE|-", help="Say what an error means and what to change, and stop.")

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import click
 
-EPILOG = """\b
-Examples:
-  metalmark env
-  eval "$(metalmark env)"
-  metalmark env --shell fish | source
-"""
+from metalmark.cli.options import Explained
 
 
-@click.command("env", epilog=EPILOG)
+@click.command("env", cls=Explained)
 @click.option("--shell", type=click.Choice(["bash", "zsh", "fish"]), default="bash", show_default=True,
               help="Whose syntax.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs.")

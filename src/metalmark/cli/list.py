@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-EPILOG = "\b\nExamples:\n  metalmark list workloads\n  metalmark list devices --json"
+from metalmark.cli.options import Explained
 
 
-@click.command("list", epilog=EPILOG)
+@click.command("list", cls=Explained)
 @click.argument("what", type=click.Choice(["workloads", "frameworks", "devices"]))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(what: str, as_json: bool) -> None:

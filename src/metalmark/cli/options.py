@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -22,7 +23,23 @@ BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class WorkloadCommand(click.Command):
+class Explained(click.Command):
+    """A command whose `--help` ends with what `help.toml` says of it. The file is read only then."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        import tomllib
+
+        texts = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
+        paragraphs = texts.get(ctx.command_path.removeprefix("metalmark "), self.epilog or "").split("\n\n")
+        self.epilog = "\n\n".join(f"\b\n{paragraph}" for paragraph in paragraphs)
+        super().format_epilog(ctx, formatter)
+
+
+class ExplainedGroup(Explained, click.Group):
+    command_class = Explained
+
+
+class WorkloadCommand(Explained):
     """A command that takes a workload's parameters as options it has never heard of."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -7,29 +7,11 @@ from pathlib import Path
 
 import click
 
-from metalmark.cli.options import against_option, store_option
+from metalmark.cli.options import Explained, against_option, store_option
 from metalmark.errors import UsageError
 
-EPILOG = """\b
-RUNS are each a run's id (its whole cell is meant), a sweep's id, `last`, a name or a tag, a training's
-folder, or a file of `runs export`. Without any: what the last command made.
 
-\b
-Examples:
-  metalmark report
-  metalmark report main last -o compare.html --open
-  metalmark report last --against published
-  metalmark report run1 run2 -o trainings.html
-  metalmark report last --format markdown
-  metalmark report last -o blocks.parquet
-  metalmark report --site public bundles/
-
-\b
-Exit code: 0 written; 1 a site without the bundles that were refused; 2 bad input, or an extra that is not installed.
-"""
-
-
-@click.command("report", epilog=EPILOG)
+@click.command("report", cls=Explained)
 @click.argument("runs", nargs=-1)
 @click.option("-o", "--output", metavar="FILE",
               help="File to write, whole or not at all; - is stdout (default: report.html or stdout).")  # fmt: skip

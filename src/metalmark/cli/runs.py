@@ -7,6 +7,7 @@ import sys
 import click
 
 from metalmark.cli.options import (
+    ExplainedGroup,
     against_option,
     form_options,
     json_option,
@@ -17,37 +18,17 @@ from metalmark.cli.options import (
 )
 from metalmark.errors import UsageError
 
-EPILOG = """\b
-RUN is a run's id, the beginning of one, a sweep's id, a name or tag, the name of a watched run or of a
-training's folder, or `last` for what the newest command made.
-
-\b
-Examples:
-  metalmark runs list
-  metalmark runs show last
-  metalmark runs name last main
-  metalmark runs export last -o mine.json
-  metalmark runs export last --bundle mine.bundle
-  metalmark runs import theirs.bundle
-  metalmark runs push --to mlflow last
-  metalmark runs delete k3x9
-"""
-
-
-def examples(*lines: str) -> str:
-    return "\b\nExample{}:\n  {}".format("s" if len(lines) > 1 else "", "\n  ".join(lines))
-
 
 def counted(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
-@click.group("runs", epilog=EPILOG)
+@click.group("runs", cls=ExplainedGroup)
 def command() -> None:
     """List, show, name, export, import, push and delete runs: of bench, of train, and watched ones."""
 
 
-@command.command("list", epilog=examples("metalmark runs list --limit 100"))
+@command.command("list")
 @click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Maximum number of runs.")
 @json_option
 @store_option
@@ -67,7 +48,7 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
             click.echo(f"The newest {len(listing.rows)} of {listing.total}; --limit shows more.", err=True)
 
 
-@command.command("show", epilog=examples("metalmark runs show last", "metalmark runs show k3x9 --json"))
+@command.command("show")
 @click.argument("runs", nargs=-1, required=True)
 @form_options
 @against_option
@@ -85,7 +66,7 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
         print_published(chosen, form)
 
 
-@command.command("name", epilog=examples("metalmark runs name last main", "metalmark compare main last"))
+@command.command("name")
 @click.argument("run")
 @click.argument("name")
 @store_option
@@ -94,7 +75,7 @@ def name(run: str, name: str, store: str | None) -> None:
     _name((run,), name, store, add=False)
 
 
-@command.command("tag", epilog=examples("metalmark runs tag k3x9 p2m1 laptop"))
+@command.command("tag")
 @click.argument("runs", nargs=-1, required=True)
 @click.argument("tag")
 @store_option
@@ -109,7 +90,7 @@ def _name(runs: tuple[str, ...], name: str, store: str | None, *, add: bool) -> 
     click.echo(f"{name} names {', '.join(name_runs(runs, name, add=add, store=store))}.", err=True)
 
 
-@command.command("unname", epilog=examples("metalmark runs unname main"))
+@command.command("unname")
 @click.argument("name")
 @store_option
 def unname(name: str, store: str | None) -> None:
@@ -120,9 +101,7 @@ def unname(name: str, store: str | None) -> None:
     click.echo(f"{name} names nothing now.", err=True)
 
 
-@command.command("export", epilog=examples(
-    "metalmark runs export -o all.json", "metalmark runs export last", "metalmark runs export last --bundle mine.bundle"
-))  # fmt: skip
+@command.command("export")  # fmt: skip
 @click.argument("runs", nargs=-1)
 @click.option("-o", "--output", metavar="FILE", help="File to write, whole or not at all (default: stdout).")
 @click.option("--bundle", metavar="FILE",
@@ -147,7 +126,7 @@ def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_n
     click.echo(f"{counted(count)} written to {file}, {size(len(data))}.", err=True)
 
 
-@command.command("import", epilog=examples("metalmark runs import theirs.json", "metalmark runs import *.bundle"))
+@command.command("import")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--with-names", is_flag=True, help="Take over the names in a bundle, beside those here.")
 @store_option
@@ -163,21 +142,7 @@ def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None
         click.echo("Names were left aside; --with-names takes them over.", err=True)
 
 
-PUSH_EPILOG = """\b
-RUN is as everywhere in `runs`, or the folder that `metalmark train` wrote.
-
-\b
-Examples:
-  metalmark runs push --to mlflow last
-  metalmark runs push --to mlflow=http://127.0.0.1:5000,wandb=offline k3x9 p2m1
-  metalmark runs push --to mlflow run1/
-
-\b
-Exit code: 0 sent; 1 it waits in the queue (metalmark track); 2 bad input.
-"""
-
-
-@command.command("push", epilog=PUSH_EPILOG)
+@command.command("push")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="mlflow[=URI],wandb[=MODE]", help="Tracker, as --track takes it.")
 @quiet_option
@@ -189,7 +154,7 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
     return 0 if push_runs(runs, to=to, progress=not quiet, store=store) else 1
 
 
-@command.command("delete", epilog=examples("metalmark runs delete k3x9 --yes"))
+@command.command("delete")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @store_option

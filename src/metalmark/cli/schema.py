@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from metalmark.cli.options import Explained
 
-@click.command("schema", epilog="\b\nExample:\n  metalmark schema > run.schema.json")
+
+@click.command("schema", cls=Explained)
 def command() -> None:
     """Print the JSON schema of a run, as `runs export` and `bench --json` write it."""
     import json

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import click
 
-from metalmark.cli.options import store_option
-
-EPILOG = """\b
-The list of runs with search, a page for each run, sweep and training, any runs compared, and what
-runs now: throughput, watts and memory as they come. It reads the store and changes nothing.
-On another host than loopback it asks for a token, which is in the address that it prints.
-
-\b
-Examples:
-  metalmark serve
-  metalmark serve --port 9000 --store team.sqlite3
-  metalmark serve --host 0.0.0.0
-
-\b
-Exit code: 0 stopped by Ctrl-C; 2 the port is taken, there is no store, or an extra is missing.
-"""
+from metalmark.cli.options import Explained, store_option
 
 
-@click.command("serve", epilog=EPILOG)
+@click.command("serve", cls=Explained)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, metavar="PORT",
               help="Port to listen on (default: 8585, or one that is free).")  # fmt: skip

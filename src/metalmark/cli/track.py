@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import click
 
-EPILOG = """\b
-`--track` of train and bench, and mm.run(track=...), write what they have for a tracker to a queue on this
-disk; a process of its own sends it. A tracker that is down, slow or refuses costs the run nothing.
-
-\b
-Examples:
-  metalmark train mnist-mlp --track mlflow,wandb
-  metalmark track list
-  metalmark track sync
-"""
+from metalmark.cli.options import ExplainedGroup
 
 
-@click.group("track", epilog=EPILOG)
+@click.group("track", cls=ExplainedGroup)
 def command() -> None:
     """Show and send what waits for MLflow and W&B."""
 
 
-@command.command("list", epilog="\b\nExample:\n  metalmark track list --json")
+@command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def list_(as_json: bool) -> None:
     """List what has not been sent, where to, and why not."""
@@ -49,8 +40,7 @@ def list_(as_json: bool) -> None:
         click.echo(f"Nothing waits in {queue_root()}.", err=True)
 
 
-@command.command("sync", epilog="\b\nExamples:\n  metalmark track sync\n  metalmark track sync k3x9 --to mlflow\n\n\b\n"
-                 "Exit code: 0 everything is sent; 1 something still waits; 2 bad input.")  # fmt: skip
+@command.command("sync")  # fmt: skip
 @click.argument("runs", nargs=-1)
 @click.option("--to", "to", type=click.Choice(["mlflow", "wandb"]), help="Send only what is for that tracker.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
@@ -61,7 +51,7 @@ def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
     return 0 if sync(runs, to=to, say=say_nothing if quiet else say_on_stderr) else 1
 
 
-@command.command("delete", epilog="\b\nExample:\n  metalmark track delete k3x9 --yes")
+@command.command("delete")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(runs: tuple[str, ...], yes: bool) -> None:

@@ -15,33 +15,10 @@ if TYPE_CHECKING:
     from metalmark.app.results import Runs
     from metalmark.model.training import TrainingRun
 
-EPILOG = """\b
-Any parameter of the workload is an option (metalmark list workloads), or -p name=value.
-DIR gets record.json (the curve and everything about it), best.safetensors and last.safetensors.
-Lists of devices or frameworks, and --repeat, train one after another, in one folder per training
-inside DIR, and are then shown side by side. `metalmark compare` says what differs beyond luck.
-
-\b
-Examples:
-  metalmark train mnist-mlp --epochs 2
-  metalmark train mnist-mlp --data fashion-mnist --framework torch --target-accuracy 86
-  metalmark train mobilenet-cifar10 --data real --device gpu --dtype bfloat16 --patience 3
-  metalmark train mobilenet-cifar10 --device cpu,gpu,any
-  metalmark train mnist-mlp --framework torch,tensorflow --device cpu --repeat 5
-  metalmark train mnist-mlp --track mlflow,wandb=offline
-  metalmark train --resume=DIR
-
-\b
-Exit code: 0 trained; 1 the loss became NaN, or it failed; 2 bad input or not possible here;
-130 stopped by Ctrl-C. Of several: 1 when one of them crashed, hung or computed wrongly, or none
-trained; 2 when none is possible here.
-"""
 UNSUPPORTED = "unsupported"
 
 
-@click.command(
-    "train", cls=shared.WorkloadCommand, epilog=EPILOG, context_settings={**shared.WIDE, "ignore_unknown_options": True}
-)
+@click.command("train", cls=shared.WorkloadCommand, context_settings={**shared.WIDE, "ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=shared.complete_workloads)
 @click.option("-f", "--framework", default=None, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
