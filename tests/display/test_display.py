@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from metalmark.display import make_display, notebook, status, terminal
+from metalmark.display import make_display, status, terminal
 from metalmark.display.status import LiveStatusFile, Overview, RemainingTime
 from metalmark.model.plan import Sweep
 from metalmark.model.run import FailureKind, RunKind, now_utc
@@ -59,7 +59,7 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is drawn, written and seen with each event."""
     for module, name in (
-        (terminal, "REFRESH_S"), (notebook, "REFRESH_S"), (terminal, "WATCH_LINE_EVERY_S"),
+        (terminal, "REFRESH_S"), (terminal, "WATCH_LINE_EVERY_S"),
         (status, "STATUS_EVERY_S"), (status, "WATCH_EVERY_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 0.0)
@@ -208,7 +208,7 @@ def start_kernel(monkeypatch: pytest.MonkeyPatch, *, kernel: object) -> Notebook
 @pytest.mark.usefixtures("at_once")
 def test_a_notebook_has_one_output_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = start_kernel(monkeypatch, kernel=object())
-    assert notebook.in_notebook()
+    assert terminal.in_notebook()
     with make_display(SWEEP, quiet=False, watch=True) as display:
         play(display, CELL[:-1])
         running = kernel.shown[-1]
@@ -234,7 +234,7 @@ def test_ipython_in_a_terminal_is_not_a_notebook(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel = start_kernel(monkeypatch, kernel=None)
-    assert not notebook.in_notebook()
+    assert not terminal.in_notebook()
     with make_display(SWEEP, quiet=False) as display:
         play(display, CELL)
     assert kernel.shown == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metalmark.machine import durable
-from metalmark.runner.job import write_whole
+from metalmark.machine.durable import write_whole
 from metalmark.training.folder import Checkpoint, save_checkpoint
 
 FULL = 51

@@ -24,9 +24,8 @@ def make_display(
     """
     if quiet:
         return nullcontext(lambda _: None)
-    from metalmark.display.notebook import NotebookView, in_notebook
     from metalmark.display.status import Overview
-    from metalmark.display.terminal import LiveView, LogLines
+    from metalmark.display.terminal import LiveView, LogLines, NotebookView, in_notebook
 
     overview = Overview(what, previous, watch=watch)
     if in_notebook():

@@ -1,10 +1,13 @@
-"""Progress on stderr: on a terminal a table that fills and what runs now, in logs one line per cell or epoch."""
+"""Progress: on a terminal or in a notebook a table that fills and what runs now, in logs one line per cell or epoch."""
 
 from __future__ import annotations
 
+import html
+import io
 import sys
 import time
-from typing import Self
+from importlib import import_module
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -26,6 +29,7 @@ REFRESH_S = 1.0
 WATCH_LINE_EVERY_S = 10.0
 SPARK_WIDTH = 48
 BAR_WIDTH = 40
+NOTEBOOK_COLUMNS = 120
 
 
 class LogLines:
@@ -94,6 +98,46 @@ class LiveView:
             self._live.update(picture(self._overview), refresh=True)
 
 
+class NotebookView:
+    """The same as on a terminal, in one output of the notebook's cell that is updated in place."""
+
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+        self._drawn_s = 0.0
+        self._output: Any = None
+
+    def __enter__(self) -> Self:
+        show = import_module("IPython.display").display
+        self._output = show(self._content(), raw=True, display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        overview = self._overview
+        done = f"{overview.done} of {overview.total} {'runs' if overview.sweep else 'epochs'} done."
+        self._output.update(_mime_bundle("\n".join([*overview.ended, done])), raw=True)
+
+    def __call__(self, event: Event) -> None:
+        self._overview(event)
+        if isinstance(event, (Started, Paused, Ended)) or time.monotonic() - self._drawn_s >= REFRESH_S:
+            self._drawn_s = time.monotonic()
+            self._output.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        # Colours and escape codes mean nothing in a page, so the console believes that it writes to a file.
+        console = Console(file=io.StringIO(), width=NOTEBOOK_COLUMNS, force_jupyter=False, force_terminal=False)
+        epochs = [] if self._overview.sweep else [Text(line) for line in self._overview.ended]
+        with console.capture() as capture:
+            console.print(Group(*epochs, picture(self._overview)))
+        return _mime_bundle("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def in_notebook() -> bool:
+    """Return whether this process is a notebook's kernel. A process that has not imported IPython is not."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
 def picture(overview: Overview) -> RenderableType:
     """Return the table of a sweep, the readings that are watched, and what runs now."""
     parts: list[RenderableType] = []
@@ -119,3 +163,7 @@ def _readings(overview: Overview) -> Table:
 
 def _print(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _mime_bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}

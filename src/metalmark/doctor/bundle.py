@@ -21,9 +21,9 @@ from metalmark.doctor.readers import ASKING, normalised_name
 from metalmark.doctor.scene import Scene
 from metalmark.errors import UsageError
 from metalmark.machine.apple import COMMANDS, DISPLAYS
+from metalmark.machine.durable import write_whole
 from metalmark.machine.tools import Printed, ask_tool
 from metalmark.model.run import Absent, Telemetry
-from metalmark.runner.job import write_whole
 from metalmark.store.personal import cleaned
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors

@@ -1,10 +1,13 @@
-"""Force data onto the drive, where Linux and macOS differ."""
+"""Files that are written whole or not at all, and forced onto the drive, where Linux and macOS differ."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sys
+from pathlib import Path
+
+import msgspec
 
 
 def flush_to_drive(descriptor: int) -> None:
@@ -20,3 +23,17 @@ def flush_to_drive(descriptor: int) -> None:
             os.fsync(descriptor)
     else:
         os.fsync(descriptor)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write all of it or nothing, even if the power fails: to a file beside it, forced onto the drive, then renamed."""
+    beside = path.with_name(path.name + ".part")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        flush_to_drive(file.fileno())
+    beside.replace(path)
+
+
+def write_struct(path: Path, value: msgspec.Struct) -> None:
+    write_whole(path, msgspec.json.encode(value))

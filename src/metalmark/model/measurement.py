@@ -12,11 +12,9 @@ from metalmark.model.run import (
     DeviceMemory,
     Failed,
     Flag,
-    Header,
     Identifier,
     Machine,
     Run,
-    RunKind,
     Seconds,
     Software,
     Telemetry,
@@ -99,7 +97,7 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
 Outcome = Completed | Failed
 
 
-class BenchRun(Run, frozen=True, kw_only=True, tag=RunKind.BENCH.value):
+class BenchRun(Run, frozen=True, kw_only=True, tag="bench"):
     sweep: Identifier
     cell: Count
     repeat: Count
@@ -110,7 +108,6 @@ class BenchRun(Run, frozen=True, kw_only=True, tag=RunKind.BENCH.value):
     telemetry: Telemetry
     flags: tuple[Flag, ...] = ()
 
-    @property
-    def header(self) -> Header:
+    def _heading(self) -> tuple[str, str, object]:
         ending = self.outcome.kind.value if isinstance(self.outcome, Failed) else "completed"
-        return self._header(RunKind.BENCH, self.plan.label, ending, self, sweep=self.sweep)
+        return self.plan.label, ending, self

@@ -182,13 +182,16 @@ class Run(Struct, frozen=True, kw_only=True, tag_field="kind"):
     id: Identifier
     started_at: Moment
 
-    @property
-    def header(self) -> Header:
+    def _heading(self) -> tuple[str, str, object]:
+        """Return its label, its ending, and what has its machine, software and telemetry: the run, its last session or
+        nothing."""
         raise NotImplementedError
 
-    def _header(self, kind: RunKind, label: str, ending: str, process: Any, *, sweep: str = "") -> Header:
-        """`process`: what has the machine, software and telemetry of the run, or of its last session; or None."""
-        around = {name: getattr(process, name, None) for name in ("machine", "software", "telemetry")}
+    @property
+    def header(self) -> Header:
+        label, ending, process = self._heading()
+        kind, sweep = RunKind(str(self.__struct_config__.tag)), getattr(self, "sweep", "")
+        around: dict[str, Any] = {name: getattr(process, name, None) for name in ("machine", "software", "telemetry")}
         return Header(
             id=self.id, kind=kind, label=label, started_at=self.started_at, sweep=sweep, ending=ending, **around
         )

@@ -11,19 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from metalmark.model.plan import Plan, PositiveInt
-from metalmark.model.run import (
-    Absent,
-    Count,
-    DeviceMemory,
-    Failed,
-    Header,
-    Machine,
-    Run,
-    RunKind,
-    Seconds,
-    Software,
-    Telemetry,
-)
+from metalmark.model.run import Absent, Count, DeviceMemory, Failed, Machine, Run, Seconds, Software, Telemetry
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 SweepId = Annotated[str, Meta(pattern=r"^([0-9a-z]{8,40})?$")]
@@ -115,7 +103,7 @@ class TrainingSetup(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
+class TrainingRun(Run, frozen=True, kw_only=True, tag="training"):
     sweep: SweepId = ""
     """The trainings that one command made; empty for one by itself."""
     cell: Count = 0
@@ -131,8 +119,7 @@ class TrainingRun(Run, frozen=True, kw_only=True, tag=RunKind.TRAINING.value):
     memory: DeviceMemory | None = None
     """Of the device at the end of training; None where it did not come to that."""
 
-    @property
-    def header(self) -> Header:
+    def _heading(self) -> tuple[str, str, object]:
         last = self.sessions[-1] if self.sessions else None
         ending = self.failure.kind.value if self.failure else self.ending.value if last else NOT_BEGUN
-        return self._header(RunKind.TRAINING, self.plan.label, ending, last, sweep=self.sweep)
+        return self.plan.label, ending, last

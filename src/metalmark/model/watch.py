@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from metalmark.model.run import Count, Header, Machine, Run, RunKind, Seconds, Software, Telemetry
+from metalmark.model.run import Count, Machine, Run, Seconds, Software, Telemetry
 
 Value = str | int | float | bool
 
@@ -53,7 +53,7 @@ class Curve(Struct, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
 
 
-class WatchedRun(Run, frozen=True, kw_only=True, tag=RunKind.WATCH.value):
+class WatchedRun(Run, frozen=True, kw_only=True, tag="watch"):
     name: str
     elapsed_s: Seconds
     ended: WatchEnding
@@ -77,6 +77,5 @@ class WatchedRun(Run, frozen=True, kw_only=True, tag=RunKind.WATCH.value):
     def curve(self, name: str) -> Curve | None:
         return next((curve for curve in self.curves if curve.name == name), None)
 
-    @property
-    def header(self) -> Header:
-        return self._header(RunKind.WATCH, self.name, self.ended.value, self)
+    def _heading(self) -> tuple[str, str, object]:
+        return self.name, self.ended.value, self

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from metalmark.errors import MetalmarkError, UsageError
+from metalmark.machine.durable import write_struct
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.ask import NoAnswer, ask, in_one_line, traceback_of
-from metalmark.runner.job import write_struct
 from metalmark.workloads.catalog import digest, is_file, load, load_file, split
 
 TIMEOUT_S = 120.0

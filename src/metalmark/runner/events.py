@@ -1,4 +1,8 @@
-"""Event: what a running sweep or training tells. Displays, the live status and trackers all listen to these few."""
+"""What passes between processes, and what a running sweep or training tells.
+
+The parent gives a worker its Job in a file; the worker writes progress lines to a pipe, and a WorkerReport into a file.
+Displays, the live status and trackers all listen to the few kinds of Event.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,28 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
-from metalmark.model.run import Run
+from metalmark.model.run import Failed, Run
 from metalmark.model.training import Epoch, TrainingRun, TrainingSetup
 from metalmark.telemetry.sampler import Sampler
+
+PROGRESS_FD = "METALMARK_PROGRESS_FD"
+LIFELINE_FD = "METALMARK_LIFELINE_FD"
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    plan: Plan
+    repeat: int
+    paths: dict[str, str] = {}
+    """Paths of the user's own files on this machine, by the names that a run has for them; never stored."""
+    spawned_at_s: float
+    """time.monotonic() of the parent. Both processes read the same clock, so the worker counts from this moment."""
+
+
+class WorkerReport(Struct, frozen=True, kw_only=True):
+    outcome: Completed | Failed
+    versions: dict[str, str] = {}
 
 
 class Started(Struct, frozen=True, kw_only=True):

@@ -47,18 +47,14 @@ def flags_of(
     return (*flags_around(window, machine), *_flags_of_blocks(outcome, window))
 
 
-def flags_around(window: Window, machine: Machine) -> tuple[Flag, ...]:
-    """Return the flags of what the machine itself did in any window; they need no blocks of steps."""
-    return tuple(_flags_of_machine(window, machine))
-
-
 def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:
     """Return the flags of a loop of the user's own. Where there are several GPUs, which one it used is not known."""
     placed_on = "gpu:0" if len(run.machine.gpus) == 1 else "cpu"
-    return flags_around(Window([(0.0, run.elapsed_s)], placed_on, run.telemetry), run.machine)
+    return tuple(flags_around(Window([(0.0, run.elapsed_s)], placed_on, run.telemetry), run.machine))
 
 
-def _flags_of_machine(window: Window, machine: Machine) -> Iterator[Flag]:
+def flags_around(window: Window, machine: Machine) -> Iterator[Flag]:
+    """Give the flags of what the machine itself did in any window; they need no blocks of steps."""
     # Ask the hardware first, and then compare clocks, since throttling was seen with no pressure reported.
     held_down = _said_by_gpu(window) or _said_by_system(window) or _clock_fell(window) or _scaled_down(window)
     if held_down:

@@ -77,7 +77,10 @@ class Cooler:
         """Pause, and return how, as a note for the run that follows."""
         if not self._first:
             length_s = FIXED_S if self._auto else self._limit_s
-            self._pause(length_s, say)
+            began_s = time.monotonic()
+            while (left_s := began_s + length_s - time.monotonic()) > 0:
+                say(f"cooling down: {left_s:.0f} s left; {NO_SENSOR}")
+                time.sleep(min(POLL_S, left_s))
             return f"a fixed pause of {length_s:g} s before it: {NO_SENSOR}"
         sampler = self._sampler()
         try:
@@ -99,12 +102,6 @@ class Cooler:
             say(f"cooling down: {state or 'clocks are held down'}, {waited_s:.0f} of at most {self._limit_s:g} s")
             time.sleep(min(POLL_S, self._limit_s - waited_s))
             now = self._known(sampler)
-
-    def _pause(self, length_s: float, say: Say) -> None:
-        began_s = time.monotonic()
-        while (left_s := began_s + length_s - time.monotonic()) > 0:
-            say(f"cooling down: {left_s:.0f} s left; {NO_SENSOR}")
-            time.sleep(min(POLL_S, left_s))
 
     def _sampler(self) -> Sampler:
         sampler = Sampler(self._sensors(), 1 / POLL_S, time.monotonic())

@@ -20,6 +20,7 @@ import msgspec
 
 import metalmark
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.machine.durable import write_struct
 from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.machine.sleep import SleepGap, SleepWatch
 from metalmark.machine.steering import steering_variables
@@ -27,8 +28,7 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
-from metalmark.runner.events import Listener, Progress, Sampled, tell_all
-from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, WorkerReport, write_struct
+from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Listener, Progress, Sampled, WorkerReport, tell_all
 from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors

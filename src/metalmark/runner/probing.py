@@ -15,10 +15,10 @@ from pathlib import Path
 from metalmark.backends.base import Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
+from metalmark.machine.durable import write_struct
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer, ask, in_one_line, traceback_of
-from metalmark.runner.job import write_struct
 from metalmark.runner.values import parse_device
 
 TIMEOUT_S = 120.0

@@ -15,13 +15,13 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, WrongResultError
 from metalmark.feeds.source import with_data
+from metalmark.machine.durable import write_struct
 from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import in_one_line, traceback_of
-from metalmark.runner.events import Progress
+from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport
 from metalmark.runner.evidence import Evidence
-from metalmark.runner.job import LIFELINE_FD, PROGRESS_FD, Job, WorkerReport, write_struct
 from metalmark.runner.loop import Clock
 from metalmark.scrub import printable, scrub
 from metalmark.workloads.catalog import load

@@ -23,9 +23,9 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.errors import StoreError
+from metalmark.machine.durable import write_struct
 from metalmark.model.codec import refuse_newer
 from metalmark.model.plan import Plan, Scalar
-from metalmark.runner.job import write_struct
 from metalmark.store.path import store_path
 from metalmark.track.destination import Destination
 from metalmark.training.folder import share_file

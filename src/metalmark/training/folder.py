@@ -14,12 +14,11 @@ import numpy as np
 from msgspec import Struct
 
 from metalmark.errors import FormatError, NotInstalledError, StoreError, UsageError
-from metalmark.machine.durable import flush_to_drive
+from metalmark.machine.durable import flush_to_drive, write_struct
 from metalmark.model.codec import decode_versioned, refuse_newer
 from metalmark.model.plan import Plan
 from metalmark.model.run import SCHEMA, DeviceMemory, Failed, now_utc
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
-from metalmark.runner.job import write_struct
 from metalmark.scrub import printable
 from metalmark.training.base import State
 

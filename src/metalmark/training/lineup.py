@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from metalmark.backends.catalog import find, installed
 from metalmark.errors import FormatError, NotInstalledError
+from metalmark.machine.durable import write_struct
 from metalmark.model.plan import Device
 from metalmark.model.run import Failed, FailureKind, Identifier, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import require
-from metalmark.runner.job import write_struct
 from metalmark.runner.probing import absences, choose_devices
 from metalmark.training.derived import ending
 from metalmark.training.folder import (

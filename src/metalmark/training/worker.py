@@ -16,11 +16,11 @@ from metalmark.data.dataset import Dataset, order
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
+from metalmark.machine.durable import write_struct
 from metalmark.model.run import DeviceMemory, Failed
 from metalmark.model.training import Ending, Epoch, TrainingSetup
 from metalmark.model.workload import Batch, Params, Workload
 from metalmark.runner.events import TrainingProgress
-from metalmark.runner.job import write_struct
 from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here
 from metalmark.training import samples
 from metalmark.training.base import Training

@@ -14,13 +14,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from metalmark.errors import MetalmarkError, StoreError, UsageError
+from metalmark.machine.durable import write_whole
 from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
 from metalmark.report.html.page import Value, columns_of, environment, page, render, table
 from metalmark.report.text.run_page import Fact, machine_facts
 from metalmark.report.text.units import figures, grouped, known, seconds, size
 from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
-from metalmark.runner.job import write_whole
 from metalmark.store.bundle import MAKE_ONE, read_file
 from metalmark.store.personal import look
 
