@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -15,6 +16,7 @@ from metalmark.model.workload import Workload
 
 RING = 2
 """The number of resident batches a session rotates through: two prove that each step reads its own input."""
+NOT_A_MAC = "Metal is Apple's: this is not a Mac."
 
 
 class DeviceReport(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,18 @@ class Backend(Protocol):
     def open(self, plan: Plan, workload: Workload) -> AbstractContextManager[Session]: ...
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
+
+
+def report_device(title: str, word: str, name: str, why_absent: tuple[str, str]) -> DeviceReport:
+    """Report a device: an empty name means that it is absent, `why_absent` why, and how to get it."""
+    if name:
+        return DeviceReport(word=word, name=name, present=True)
+    mac = platform.system() == "Darwin"
+    if word == "cuda" and mac:
+        why_absent = f"no Mac that {title} runs on has CUDA.", ""
+    elif word == "mps" and not mac:
+        why_absent = NOT_A_MAC, ""
+    return DeviceReport(word=word, present=False, reason=why_absent[0], fix=why_absent[1])
 
 
 def absent_device(title: str, device: Device, reports: Sequence[DeviceReport]) -> UnsupportedError:

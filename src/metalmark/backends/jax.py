@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,15 +13,8 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from metalmark.backends.base import (
-    HOST_MEMORY,
-    DeviceReport,
-    Placement,
-    Probe,
-    absent_device,
-    device_index,
-    unknown_memory,
-)
+from metalmark.backends import base
+from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
 from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder
@@ -89,7 +81,7 @@ class JaxSession:
             return HOST_MEMORY
         stats = self._device.memory_stats()
         if not stats:
-            return unknown_memory(f"JAX has no memory counters for {self._device}")
+            return base.unknown_memory(f"JAX has no memory counters for {self._device}")
         return DeviceMemory(
             live_bytes=stats["bytes_in_use"],
             driver_bytes=stats.get("pool_bytes", Absent(reason="this JAX does not tell what it has reserved")),
@@ -178,42 +170,27 @@ def _resolve(word: Device) -> Any:
         return jax.devices()[0]
     devices = _devices(PLATFORMS[word.kind])
     if not devices:
-        raise absent_device(TITLE, word, _reports())
-    return devices[device_index(TITLE, word, len(devices))]
+        raise base.absent_device(TITLE, word, _reports())
+    return devices[base.device_index(TITLE, word, len(devices))]
 
 
 def _reports() -> tuple[DeviceReport, ...]:
-    reports = []
-    for kind, why in ((DeviceKind.CPU, _never), (DeviceKind.CUDA, _why_no_cuda), (DeviceKind.MPS, _why_no_metal)):
-        devices = _devices(PLATFORMS[kind])
-        reason, fix = ("", "") if devices else why()
-        name = _name(devices[0], None) if devices else ""
-        reports.append(DeviceReport(word=kind.value, name=name, present=bool(devices), reason=reason, fix=fix))
-    return tuple(reports)
-
-
-def _never() -> tuple[str, str]:
-    return "JAX_PLATFORMS leaves the CPU out.", "Unset JAX_PLATFORMS."
-
-
-def _why_no_cuda() -> tuple[str, str]:
-    if platform.system() == "Darwin":
-        return "no Mac that JAX runs on has CUDA.", ""
-    if not any(find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)):
-        return "this JAX has no CUDA plug-in.", 'With an NVIDIA GPU on Linux: pip install "jax[cuda13]"'
-    return (
-        "JAX has its CUDA plug-in, but finds no usable NVIDIA GPU or driver.",
-        "Check `nvidia-smi`: it must list a GPU. JAX_PLATFORMS, if set, must name cuda.",
-    )
-
-
-def _why_no_metal() -> tuple[str, str]:
-    if platform.system() != "Darwin":
-        return "Metal is Apple's: this is not a Mac.", ""
-    return (
+    no_cuda = "this JAX has no CUDA plug-in.", 'With an NVIDIA GPU on Linux: pip install "jax[cuda13]"'
+    if any(find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)):
+        no_cuda = (
+            "JAX has its CUDA plug-in, but finds no usable NVIDIA GPU or driver.",
+            "Check `nvidia-smi`: it must list a GPU. JAX_PLATFORMS, if set, must name cuda.",
+        )
+    no_metal = (
         "on a Mac, JAX is a CPU framework: jax-metal ended with 0.1.1 in 2024 and breaks from jax 0.5.1 on.",
         "For the GPU of a Mac use --framework mlx or torch.",
     )
+    no_cpu = "JAX_PLATFORMS leaves the CPU out.", "Unset JAX_PLATFORMS."
+    reports = []
+    for kind, why in ((DeviceKind.CPU, no_cpu), (DeviceKind.CUDA, no_cuda), (DeviceKind.MPS, no_metal)):
+        devices = _devices(PLATFORMS[kind])
+        reports.append(base.report_device(TITLE, kind.value, _name(devices[0], None) if devices else "", why))
+    return tuple(reports)
 
 
 def _name(device: Any, threads: int | None) -> str:

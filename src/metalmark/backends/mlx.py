@@ -13,7 +13,7 @@ from mlx import core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map
 
-from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index
+from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index, report_device
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder, require_images
 from metalmark.errors import UnsupportedError
@@ -57,7 +57,8 @@ class MlxSession:
         self._output: Any = None
         # Arrays of MLX live in memory that all devices share and know no device; the work goes to the default one.
         device = mx.default_device()
-        self.placement = Placement(device=_word(device), name=_name(device))
+        word = "cpu" if on_cpu else f"gpu:{getattr(device, 'index', 0)}"
+        self.placement = Placement(device=word, name=_name(device))
         self._work, self._state = self._make_work(recipe, settings, half)
         mx.eval(model.parameters(), self.feeder.ring, self._state)
         mx.reset_peak_memory()
@@ -76,7 +77,8 @@ class MlxSession:
 
     def proof(self) -> float:
         output = self._output.astype(mx.float32)
-        return _number((output if self._training else mx.square(output)).mean())
+        mean: Any = (output if self._training else mx.square(output)).mean()
+        return float(mean.item())
 
     def fingerprint(self) -> tuple[float, ...]:
         arrays = tree_flatten(self._model.trainable_parameters())
@@ -85,9 +87,7 @@ class MlxSession:
     def memory(self) -> DeviceMemory:
         live_bytes = mx.get_active_memory()
         return DeviceMemory(
-            live_bytes=live_bytes,
-            driver_bytes=live_bytes + mx.get_cache_memory(),
-            peak_bytes=mx.get_peak_memory(),
+            live_bytes=live_bytes, driver_bytes=live_bytes + mx.get_cache_memory(), peak_bytes=mx.get_peak_memory()
         )
 
     def _make_work(
@@ -153,9 +153,8 @@ class MlxBackend:
             mx.set_default_device(before)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        text = str(error)
-        marks = ("[malloc", "[metal::malloc]", "Unable to allocate", "Insufficient Memory", "out of memory")
-        return any(mark.lower() in text.lower() for mark in marks)
+        marks = ("[malloc", "[metal::malloc]", "unable to allocate", "insufficient memory", "out of memory")
+        return any(mark in str(error).lower() for mark in marks)
 
 
 def _resolve(word: Device) -> tuple[Any, str]:
@@ -183,32 +182,14 @@ def _gpu_type() -> str | None:
 def _reports() -> tuple[DeviceReport, ...]:
     gpu_type = _gpu_type()
     reports = [DeviceReport(word="cpu", name=_name(mx.Device(mx.cpu)), present=True)]
-    for word, why in (("cuda", _why_no_cuda), ("mps", _why_no_metal)):
-        if word == gpu_type:
-            reports.append(DeviceReport(word=word, name=_name(mx.Device(mx.gpu)), present=True))
-        else:
-            reason, fix = why()
-            reports.append(DeviceReport(word=word, present=False, reason=reason, fix=fix))
-    return tuple(reports)
-
-
-def _why_no_cuda() -> tuple[str, str]:
-    if platform.system() == "Darwin":
-        return "no Mac that MLX runs on has CUDA.", ""
-    return (
+    no_cuda = (
         "this MLX is its CPU build, or finds no usable NVIDIA GPU or driver.",
         'With an NVIDIA GPU on Linux: pip install "mlx[cuda13]" (or cuda12), and check `nvidia-smi`.',
     )
-
-
-def _why_no_metal() -> tuple[str, str]:
-    if platform.system() != "Darwin":
-        return "Metal is Apple's: this is not a Mac.", ""
-    return "MLX finds no Metal GPU: this Mac is a virtual machine, or its macOS is too old.", "MLX needs macOS 14."
-
-
-def _word(device: Any) -> str:
-    return "cpu" if device.type == mx.DeviceType.cpu else f"gpu:{getattr(device, 'index', 0)}"
+    no_metal = "MLX finds no Metal GPU: this Mac is a virtual machine, or its macOS is too old.", "MLX needs macOS 14."
+    for word, why in (("cuda", no_cuda), ("mps", no_metal)):
+        reports.append(report_device("MLX", word, _name(mx.Device(mx.gpu)) if word == gpu_type else "", why))
+    return tuple(reports)
 
 
 def _name(device: Any) -> str:
@@ -244,30 +225,23 @@ def _statistics(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
     }
 
 
-def _number(array: Any) -> float:
-    return float(array.item())
-
-
 def _count(arrays: Any) -> int:
     return sum(array.size for _, array in tree_flatten(arrays))
 
 
 def _require_compiler(device_type: str) -> None:
     """Refuse where MLX can't compile: it would run the plain function and say nothing."""
-    if device_type == "cpu" and not _has_compiler():
-        raise UnsupportedError(
-            "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not here.",
-            hint="Install g++; on a Mac: xcode-select --install",
-        )
+    if device_type == "cpu":
+        compiler = shutil.which("g++")
+        if platform.system() == "Darwin" and compiler == "/usr/bin/g++":
+            # Every Mac has this one; without the developer tools, all it does is ask to install them.
+            compiler = None if isinstance(run_tool(["/usr/bin/xcode-select", "-p"], TOOL_S), Absent) else compiler
+        if compiler is None:
+            raise UnsupportedError(
+                "--compile on mlx, cpu: MLX compiles for the CPU with g++, which is not here.",
+                hint="Install g++; on a Mac: xcode-select --install",
+            )
     mx.enable_compile()  # else a MLX_DISABLE_COMPILE of any value would undo the setting
-
-
-def _has_compiler() -> bool:
-    found = shutil.which("g++")
-    if platform.system() == "Darwin" and found == "/usr/bin/g++":
-        # Every Mac has this one; without the developer tools, all it does is ask to install them.
-        return not isinstance(run_tool(["/usr/bin/xcode-select", "-p"], TOOL_S), Absent)
-    return found is not None
 
 
 BACKEND = MlxBackend()

@@ -10,15 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from metalmark.backends.base import (
-    HOST_MEMORY,
-    DeviceReport,
-    Placement,
-    Probe,
-    absent_device,
-    device_index,
-    unknown_memory,
-)
+from metalmark.backends import base
+from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, version_of
 from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder
@@ -86,10 +79,10 @@ class TensorflowSession:
         try:
             info = tf.config.experimental.get_memory_info(self.placement.device)
         except (ValueError, tf.errors.OpError) as error:
-            return unknown_memory(f"TensorFlow has no counters for {self.placement.device}: {error}")
+            return base.unknown_memory(f"TensorFlow has no counters for {self.placement.device}: {error}")
         if not info["peak"]:
             # The weights are there, so something is held: tensorflow-metal's allocator counts nothing and says 0.
-            return unknown_memory(f"{self.placement.device} counts no memory in TensorFlow: it says 0 bytes")
+            return base.unknown_memory(f"{self.placement.device} counts no memory in TensorFlow: it says 0 bytes")
         return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[..., Any]:
@@ -128,7 +121,7 @@ class TensorflowBackend:
         versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
         built = tf.sysconfig.get_build_info()
         versions |= {name: built[f"{name}_version"] for name in ("cuda", "cudnn") if f"{name}_version" in built}
-        if plugin := _metal_plugin():
+        if plugin := version_of("tensorflow-metal"):
             versions["tensorflow-metal"] = plugin
         return Probe(framework=self.name, versions=versions, devices=_reports())
 
@@ -162,8 +155,8 @@ def _resolve(word: Device) -> tuple[str, list[Any]]:
     if word.kind is DeviceKind.ANY:
         return gpu_type if gpus else "cpu", gpus
     if not gpus or word.kind not in (DeviceKind.GPU, DeviceKind(gpu_type)):
-        raise absent_device(TITLE, word, _reports())
-    return gpu_type, [gpus[device_index(TITLE, word, len(gpus))]]
+        raise base.absent_device(TITLE, word, _reports())
+    return gpu_type, [gpus[base.device_index(TITLE, word, len(gpus))]]
 
 
 def _gpu_type() -> str:
@@ -173,41 +166,22 @@ def _gpu_type() -> str:
 
 def _reports() -> tuple[DeviceReport, ...]:
     gpus = tf.config.list_physical_devices("GPU")
-    absences = {"cuda": _why_no_cuda, "mps": _why_no_metal}
-    if gpus:
-        del absences[_gpu_type()]
-    present = {"cpu": "CPU:0"} | ({_gpu_type(): "GPU:0"} if gpus else {})
-    found = [DeviceReport(word=word, name=_name(device), present=True) for word, device in present.items()]
-    for word, why in absences.items():
-        reason, fix = why()
-        found.append(DeviceReport(word=word, present=False, reason=reason, fix=fix))
-    return tuple(found)
-
-
-def _why_no_cuda() -> tuple[str, str]:
-    if platform.system() == "Darwin":
-        return "no Mac that TensorFlow runs on has CUDA.", ""
-    if not tf.test.is_built_with_cuda():
-        return "this TensorFlow is built for the CPU only.", CUDA_FIX
-    return (
-        "TensorFlow has CUDA, but finds no usable NVIDIA GPU, driver or CUDA library.",
-        'Check `nvidia-smi`: it must list a GPU. Then: pip install "tensorflow[and-cuda]"',
-    )
-
-
-def _why_no_metal() -> tuple[str, str]:
-    if platform.system() != "Darwin":
-        return "Metal is Apple's: this is not a Mac.", ""
+    no_cuda = "this TensorFlow is built for the CPU only.", CUDA_FIX
+    if tf.test.is_built_with_cuda():
+        no_cuda = (
+            "TensorFlow has CUDA, but finds no usable NVIDIA GPU, driver or CUDA library.",
+            'Check `nvidia-smi`: it must list a GPU. Then: pip install "tensorflow[and-cuda]"',
+        )
     if platform.machine() != "arm64":
-        return "this Python is x86_64 (an Intel Mac, or Rosetta).", f"Install an arm64 Python. {METAL_FIX}"
-    plugin = _metal_plugin()
-    if plugin is None:
-        return "TensorFlow reaches Metal through tensorflow-metal, which is not installed.", METAL_FIX
-    return f"tensorflow-metal {plugin} gives TensorFlow {tf.__version__} no GPU.", METAL_FIX
-
-
-def _metal_plugin() -> str | None:
-    return version_of("tensorflow-metal")
+        no_metal = "this Python is x86_64 (an Intel Mac, or Rosetta).", f"Install an arm64 Python. {METAL_FIX}"
+    elif plugin := version_of("tensorflow-metal"):
+        no_metal = f"tensorflow-metal {plugin} gives TensorFlow {tf.__version__} no GPU.", METAL_FIX
+    else:
+        no_metal = "TensorFlow reaches Metal through tensorflow-metal, which is not installed.", METAL_FIX
+    reports = [DeviceReport(word="cpu", name=_name("CPU:0"), present=True)]
+    for word, why in (("cuda", no_cuda), ("mps", no_metal)):
+        reports.append(base.report_device(TITLE, word, _name("GPU:0") if gpus and word == _gpu_type() else "", why))
+    return tuple(sorted(reports, key=lambda report: not report.present))
 
 
 def _short(device: str) -> str:

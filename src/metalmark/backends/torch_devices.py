@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 from functools import cache
-from typing import Protocol
 
 import torch
 
-from metalmark.backends.base import HOST_MEMORY, DeviceReport, absent_device, device_index, unknown_memory
+from metalmark.backends.base import HOST_MEMORY, NOT_A_MAC, DeviceReport, absent_device, device_index, unknown_memory
 from metalmark.machine import apple
 from metalmark.model.plan import Device, DeviceKind
 from metalmark.model.run import Absent, DeviceMemory
@@ -18,18 +17,32 @@ REASON_CHARS = 300
 NO_PEAK = Absent(reason="PyTorch has no peak counter for this device; see the process footprint in telemetry")
 
 
-class TorchDevice(Protocol):
-    type: str
+class TorchDevice:
+    """An accelerator that registers itself with PyTorch, as vendors' plugins do; those that PyTorch has itself know
+    more."""
 
-    def report(self) -> DeviceReport: ...
-    def name(self, index: int) -> str: ...
-    def synchronize(self, device: torch.device) -> None: ...
-    def reset_peak(self, device: torch.device) -> None: ...
-    def memory(self, device: torch.device) -> DeviceMemory: ...
+    def __init__(self, device_type: str) -> None:
+        self.type = device_type
+
+    def report(self) -> DeviceReport:
+        return DeviceReport(word="gpu", name=self.type, present=True)
+
+    def name(self, index: int) -> str:
+        return f"{self.type}:{index}"
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.accelerator.synchronize(device)
+
+    def reset_peak(self, device: torch.device) -> None:
+        """Begin the peak anew, where one is kept: not by the CPU, nor by Metal, nor by PyTorch's common interface."""
+
+    def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
+        return unknown_memory(f"PyTorch has no memory counters for {self.type}")
 
 
-class Cpu:
-    type = "cpu"
+class Cpu(TorchDevice):
+    def __init__(self) -> None:
+        super().__init__("cpu")
 
     def report(self) -> DeviceReport:
         return DeviceReport(word="cpu", name=self.name(0), present=True)
@@ -40,15 +53,13 @@ class Cpu:
     def synchronize(self, device: torch.device) -> None:
         """PyTorch's CPU operations are finished when they return: there is no queue to wait for."""
 
-    def reset_peak(self, device: torch.device) -> None:
-        """The CPU allocator keeps no peak."""
-
     def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
         return HOST_MEMORY
 
 
-class Cuda:
-    type = "cuda"
+class Cuda(TorchDevice):
+    def __init__(self) -> None:
+        super().__init__("cuda")
 
     def report(self) -> DeviceReport:
         if torch.cuda.is_available():
@@ -58,9 +69,8 @@ class Cuda:
             fix = "With an NVIDIA GPU on Linux or Windows, install PyTorch's CUDA build; see pytorch.org."
         else:
             reason = "PyTorch has CUDA, but finds no usable NVIDIA GPU or driver."
-            fix = "Check `nvidia-smi`: it must list a GPU, and its driver must be new enough for CUDA " + str(
-                torch.version.cuda
-            )
+            fix = "Check `nvidia-smi`: it must list a GPU, and its driver must be new enough for CUDA "
+            fix += str(torch.version.cuda)
         return DeviceReport(word="cuda", present=False, reason=reason, fix=fix)
 
     def name(self, index: int) -> str:
@@ -80,8 +90,9 @@ class Cuda:
         )
 
 
-class Mps:
-    type = "mps"
+class Mps(TorchDevice):
+    def __init__(self) -> None:
+        super().__init__("mps")
 
     def report(self) -> DeviceReport:
         if torch.backends.mps.is_available():
@@ -90,7 +101,7 @@ class Mps:
                 return DeviceReport(word="mps", name=self.name(0), present=True)
             reason, fix = refusal, "Use --device cpu here."
         elif platform.system() != "Darwin":
-            reason, fix = "Metal is Apple's: this is not a Mac.", ""
+            reason, fix = NOT_A_MAC, ""
         elif platform.machine() != "arm64":
             reason = "this Python is x86_64 (an Intel Mac, or Rosetta)."
             fix = "On Apple Silicon install an arm64 Python, then PyTorch again."
@@ -107,37 +118,12 @@ class Mps:
     def synchronize(self, device: torch.device) -> None:  # noqa: ARG002
         torch.mps.synchronize()
 
-    def reset_peak(self, device: torch.device) -> None:
-        """Metal's allocator keeps no peak."""
-
     def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
         return DeviceMemory(
             live_bytes=torch.mps.current_allocated_memory(),
             driver_bytes=torch.mps.driver_allocated_memory(),
             peak_bytes=NO_PEAK,
         )
-
-
-class OtherAccelerator:
-    """An accelerator that registers itself with PyTorch, as vendors' plugins do."""
-
-    def __init__(self, device_type: str) -> None:
-        self.type = device_type
-
-    def report(self) -> DeviceReport:
-        return DeviceReport(word="gpu", name=self.type, present=True)
-
-    def name(self, index: int) -> str:
-        return f"{self.type}:{index}"
-
-    def synchronize(self, device: torch.device) -> None:
-        torch.accelerator.synchronize(device)
-
-    def reset_peak(self, device: torch.device) -> None:
-        """Unknown to PyTorch's common interface."""
-
-    def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
-        return unknown_memory(f"PyTorch has no memory counters for {self.type}")
 
 
 KNOWN: dict[str, TorchDevice] = {"cpu": Cpu(), "cuda": Cuda(), "mps": Mps()}
@@ -177,7 +163,7 @@ def resolve(word: Device) -> tuple[torch.device, TorchDevice]:
         found = accelerator() or ("cpu" if word.kind is DeviceKind.ANY else None)
         if found is None:
             raise absent_device("PyTorch", word, (KNOWN["cuda"].report(), KNOWN["mps"].report()))
-        kind = KNOWN.get(found) or OtherAccelerator(found)
+        kind = KNOWN.get(found) or TorchDevice(found)
     else:
         kind = KNOWN[word.kind.value]
         report = kind.report()
@@ -192,4 +178,4 @@ def resolve(word: Device) -> tuple[torch.device, TorchDevice]:
 def reports() -> tuple[DeviceReport, ...]:
     known = tuple(kind.report() for kind in KNOWN.values())
     found = accelerator()
-    return known if found is None or found in KNOWN else (*known, OtherAccelerator(found).report())
+    return known if found is None or found in KNOWN else (*known, TorchDevice(found).report())
