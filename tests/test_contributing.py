@@ -22,16 +22,19 @@ BLOCKS = re.findall(r"```(python|toml|sh)\n(.*?)```", PAGE, re.DOTALL)
 def follow(block: str, checkout: Path) -> None:
     """Write a block: a file of its own, or lines below the one that its first line quotes."""
     first, _, code = block.partition("\n")
-    named = re.fullmatch(r'# (\S+?)(?:, below "(.*)")?', first)
+    named = re.fullmatch(r'# (\S+?)(?:, (?:below "(.*)"|at the end))?', first)
     assert named is not None, first
     file, anchor = checkout / named[1], named[2]
+    if first.endswith(", at the end"):
+        file.write_text(file.read_text() + code)
+        return
     if anchor is None:
         assert not file.exists(), f"{named[1]} is not new"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code)
         return
     lines = file.read_text().splitlines(keepends=True)
-    places = [number for number, line in enumerate(lines) if anchor in line]
+    places = [number for number, line in enumerate(lines) if line.lstrip().startswith(anchor)]
     assert len(places) == 1, f"{named[1]} has {anchor!r} {len(places)} times"
     lines.insert(places[0] + 1, code)
     file.write_text("".join(lines))
