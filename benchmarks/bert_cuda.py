@@ -33,12 +33,14 @@ Cell = tuple[str, int, int]
 
 def cells(path: Path) -> dict[bool, dict[Cell, float]]:
     """Seconds a step, by whether the settings are the fast ones."""
-    from metalmark.model.codec import read_export
+    from metalmark.model.codec import decode_export
+    from metalmark.model.measurement import BenchRun
     from metalmark.model.plan import Dtype
     from metalmark.results.cells import cells_of
 
     found: dict[bool, dict[Cell, float]] = {False: {}, True: {}}
-    for cell in cells_of(read_export(str(path))):
+    runs = decode_export(path.read_bytes(), source=str(path))
+    for cell in cells_of(run for run in runs if isinstance(run, BenchRun)):
         plan = cell.plan
         if plan.workload == "bert" and cell.completed:
             key = (plan.mode.value, int(plan.params["batch_size"]), int(plan.params["seq_len"]))

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from metalmark.cli import comparing, reporting
-from metalmark.model.codec import decode, encode
+from metalmark.app.compare import compare as compare_runs
+from metalmark.app.report import gather, render
+from metalmark.model.codec import decode_as, encode
 from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import DIGITS, Absent, DeviceMemory, Machine, Series, Software, Telemetry
@@ -103,16 +104,15 @@ def questions(stores: list[Path]) -> dict[str, Callable[[Path], object]]:
         return get
 
     def compare(path: Path) -> None:
-        sides, keys = comparing.find_sides([A, B], [], path)
-        assert comparing.run(sides, by=keys, anyway=False, band=0.02)
+        assert len(compare_runs(A, B, store=path)) == 1
 
     def read(path: Path) -> Content:
-        content = reporting.gather([A, B], path, published=False)
-        assert len(content.records) == 2 * CELLS * REPEATS
+        content = gather([A, B], path)
+        assert len(content.runs) == 2 * CELLS * REPEATS
         return content
 
     def report(path: Path) -> None:
-        assert reporting.FORMS["html"](read(path))
+        assert render(read(path), "html")
 
     return {
         "compare": compare,
@@ -225,7 +225,7 @@ def make_record(numbers: random.Random) -> BenchRun:
         outcome=outcome,
         telemetry=Telemetry(hz=5.0, series=series),
     )  # fmt: skip
-    return decode(encode(record))
+    return decode_as(encode(record), BenchRun, source="template")
 
 
 def batched(records: Iterator[BenchRun]) -> Iterator[list[BenchRun]]:

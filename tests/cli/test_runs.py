@@ -127,7 +127,8 @@ def test_several_kinds_are_shown_together(verb: Verb, store_file: Path) -> None:
 
 
 def test_each_kind_has_names_and_tags(verb: Verb, store_file: Path, kind: str) -> None:
-    first, second = keep(store_file, MAKERS[kind]()), keep(store_file, MAKERS[kind]())
+    first = keep(store_file, MAKERS[kind]())
+    second = keep(store_file, MAKERS[kind](started_at="2026-11-15T09:00:00.000000Z"))
     assert f"main names {first.id}" in verb("runs", "name", first.id, "main").stderr
     verb("runs", "tag", first.id, second.id, "both")
     assert "both, main" in verb("runs", "list").stdout

@@ -49,7 +49,7 @@ def test_out_of_memory_in_the_middle_of_a_sweep(cli: Cli, simulated: Simulated, 
     assert "gpu → simulated:0" in last
     assert "simulated backend out of memory" in run.stdout
     with Store(store_file, readonly=True) as store:
-        outcomes = {record.plan.params["batch_size"]: record.outcome for record in store.find([])}
+        outcomes = {record.plan.params["batch_size"]: record.outcome for record in store.load(store.rows())}
     assert isinstance(outcomes[2500], Failed)
     assert outcomes[2500].kind is FailureKind.OUT_OF_MEMORY
     assert outcomes[2500].phase == "first step"
@@ -88,7 +88,7 @@ def test_any_is_it_and_there_is_no_second_one(cli: Cli, simulated: Simulated) ->
     assert trained.outcome.placed_on == "simulated:0"
     assert isinstance(absent.outcome, Failed)
     assert absent.outcome.kind is FailureKind.UNSUPPORTED
-    assert "There is no gpu:1: PyTorch sees 1 simulated device" in absent.outcome.message
+    assert "There is no gpu:1: PyTorch sees 1 such device" in absent.outcome.message
 
 
 @pytest.mark.usefixtures("here")
