@@ -201,24 +201,14 @@ class LiveStatusFile:
     def _write(self) -> None:
         self._written_s = time.monotonic()
         overview = self._overview
-        self._file.write(
-            LiveStatus(
-                id=overview.id,
-                kind=RunKind.BENCH if overview.sweep else RunKind.TRAINING,
-                pid=self._file.pid,
-                process_s=self._file.process_s,
-                started_at=self._started_at,
-                updated_at=now_utc(),
-                what=printable(overview.label),
-                phase=printable(overview.phase + overview.detail),
-                share=overview.share,
-                done=overview.done,
-                total=overview.total,
-                left=overview.left,
-                traces=overview.history.traces(),
-                ended=tuple(overview.ended[-MOST_ENDED:]),
-            )
-        )
+        status = LiveStatus(
+            id=overview.id, kind=RunKind.BENCH if overview.sweep else RunKind.TRAINING, pid=self._file.pid,
+            process_s=self._file.process_s, started_at=self._started_at, updated_at=now_utc(),
+            what=printable(overview.label), phase=printable(overview.phase + overview.detail), share=overview.share,
+            done=overview.done, total=overview.total, left=overview.left, traces=overview.history.traces(),
+            ended=tuple(overview.ended[-MOST_ENDED:]),
+        )  # fmt: skip
+        self._file.write(status)
 
 
 def result_line(run: BenchRun) -> str:

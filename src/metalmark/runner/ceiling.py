@@ -29,17 +29,11 @@ def ceiling_plans(
             copied: dict[str, Scalar] = {"batch_size": 1, "megafloats": megafloats}
             cells = [*((MATMUL, square, dtype) for dtype in dtypes), (COPY, copied, Dtype.FLOAT32)]
             for workload, params, dtype in cells:
-                plans.append(
-                    Plan(
-                        workload=workload,
-                        params=params,
-                        mode=Mode.INFERENCE,
-                        framework=framework,
-                        device=device,
-                        settings=Settings(dtype=dtype, threads=threads),
-                        budget=Budget(seconds=SECONDS),
-                    )
-                )
+                plan = Plan(
+                    workload=workload, params=params, mode=Mode.INFERENCE, framework=framework, device=device,
+                    settings=Settings(dtype=dtype, threads=threads), budget=Budget(seconds=SECONDS),
+                )  # fmt: skip
+                plans.append(plan)
     return tuple(plans)
 
 

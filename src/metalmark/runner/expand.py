@@ -104,16 +104,7 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
         for framework in frameworks:
             for device in axes.devices[framework]:
                 yield Plan(
-                    workload=workload.name,
-                    params=params,
-                    mode=mode,
-                    framework=framework,
-                    device=device,
-                    settings=settings,
-                    budget=axes.budget,
-                    data=data,
-                    feed=feed,
-                    loader=loader,
-                    seed=axes.seed,
+                    workload=workload.name, params=params, mode=mode, framework=framework, device=device,
+                    settings=settings, budget=axes.budget, data=data, feed=feed, loader=loader, seed=axes.seed,
                     workload_digest=workload.digest,
-                )
+                )  # fmt: skip

@@ -59,18 +59,11 @@ def run_sweep(
                 notes = filter(None, (note, result.note, sleepy))
                 outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, *notes))
             run = BenchRun(
-                id=new_id(),
-                sweep=sweep.id,
-                cell=cell,
-                repeat=repeat,
-                started_at=started_at,
-                plan=plan,
-                machine=identify(),
-                software=result.software,
-                outcome=outcome,
+                id=new_id(), sweep=sweep.id, cell=cell, repeat=repeat, started_at=started_at, plan=plan,
+                machine=identify(), software=result.software, outcome=outcome,
                 telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
                 flags=flags_of(result.outcome, result.telemetry, identify(), result.software.environment),
-            )
+            )  # fmt: skip
             keep(run)
             tell(Ended(run=run))
             if isinstance(run.outcome, Failed):

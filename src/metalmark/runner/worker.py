@@ -97,27 +97,18 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
         if flops is not None and plan.mode is Mode.TRAINING:
             factor = workload.training_factor
             flops *= factor(plan.params) if callable(factor) else factor
+        began = tell.began
+        phases = Phases(
+            import_s=began["import"], build_s=began["build"], first_step_s=began["first step"],
+            warmup_s=began["warm-up"], measure_s=began["measure"], end_s=began["proof"],
+        )  # fmt: skip
+        notes = (*session.notes, *(workload.notes(plan.params) if workload.notes is not None else ()))
         return Completed(
-            placed_on=session.placement.device,
-            device_name=session.placement.name,
-            measurement=measurement,
-            proof=proof,
-            phases=Phases(
-                import_s=tell.began["import"],
-                build_s=tell.began["build"],
-                first_step_s=tell.began["first step"],
-                warmup_s=tell.began["warm-up"],
-                measure_s=tell.began["measure"],
-                end_s=tell.began["proof"],
-            ),
-            memory=memory,
-            samples_per_step=int(plan.params["batch_size"]),
-            parameters=session.parameters,
-            trainable_parameters=session.trainable_parameters,
-            data=data,
-            flops_per_sample=flops,
-            notes=(*session.notes, *(workload.notes(plan.params) if workload.notes is not None else ())),
-        )
+            placed_on=session.placement.device, device_name=session.placement.name, measurement=measurement,
+            proof=proof, phases=phases, memory=memory, samples_per_step=int(plan.params["batch_size"]),
+            parameters=session.parameters, trainable_parameters=session.trainable_parameters, data=data,
+            flops_per_sample=flops, notes=notes,
+        )  # fmt: skip
 
 
 def here(plan: Plan, paths: dict[str, str]) -> Plan:

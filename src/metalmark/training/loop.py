@@ -112,26 +112,14 @@ class Loop:
         validated = clock()
         self._step += len(losses.values)
         return Epoch(
-            number=number,
-            session=self._session,
-            begin_s=begin_s,
-            end_s=self._now(),
-            samples=sum(losses.sizes),
-            steps=len(losses.values),
-            losses=tuple(losses.values),
-            train_loss=float(np.average(losses.values, weights=losses.sizes)),
-            validation_loss=tally.loss,
-            accuracy=tally.accuracy,
-            top5=tally.top5,
-            validation_samples=tally.samples,
-            learning_rate=trainer.learning_rate(),
-            input_s=input_s,
-            compute_s=max(0.0, trained - begin - input_s),
-            first_steps_s=first_s,
-            first_steps_samples=first_samples,
-            validation_s=validated - trained,
+            number=number, session=self._session, begin_s=begin_s, end_s=self._now(), samples=sum(losses.sizes),
+            steps=len(losses.values), losses=tuple(losses.values),
+            train_loss=float(np.average(losses.values, weights=losses.sizes)), validation_loss=tally.loss,
+            accuracy=tally.accuracy, top5=tally.top5, validation_samples=tally.samples,
+            learning_rate=trainer.learning_rate(), input_s=input_s, compute_s=max(0.0, trained - begin - input_s),
+            first_steps_s=first_s, first_steps_samples=first_samples, validation_s=validated - trained,
             checkpoint_s=self._checkpoint_s,
-        )
+        )  # fmt: skip
 
     def _first(self, arrays: Arrays, losses: LossReader) -> float:
         """Time the first step of a batch size by itself: it traces, compiles and allocates."""

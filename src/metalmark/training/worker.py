@@ -85,19 +85,12 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
             workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s,
         )  # fmt: skip
         setting = TrainingSetup(
-            placed_on=trainer.placement.device,
-            device_name=trainer.placement.name,
-            parameters=trainer.parameters,
-            trainable_parameters=trainer.trainable_parameters,
-            data=dataset.source,
-            data_digest=dataset.digest,
-            train_samples=len(dataset.train),
-            validation_samples=len(dataset.validation),
-            classes=len(dataset.train.classes),
-            workers=workers,
-            versions=training.probe().versions,
+            placed_on=trainer.placement.device, device_name=trainer.placement.name, parameters=trainer.parameters,
+            trainable_parameters=trainer.trainable_parameters, data=dataset.source, data_digest=dataset.digest,
+            train_samples=len(dataset.train), validation_samples=len(dataset.validation),
+            classes=len(dataset.train.classes), workers=workers, versions=training.probe().versions,
             notes=(*trainer.notes, *(workload.notes(plan.params) if workload.notes is not None else ())),
-        )
+        )  # fmt: skip
         tell.tell("ready", setting=setting)
         return loop.run(), trainer.memory()
 
