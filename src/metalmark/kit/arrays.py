@@ -12,15 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metalmark.kit.frameworks import (
-    ChosenDevice,
-    device_framework,
-    framework_of,
-    imported,
-    owner,
-    tools_for,
-    unwrapped,
-)
+from metalmark.kit.frameworks import ChosenDevice, device_framework, framework_of, imported, owner, tools_for, unwrapped
 
 NUMERIC = "biufc"
 
@@ -56,8 +48,14 @@ def to_numpy(x: Any) -> Any:
 
     A nest of them comes back as the same nest of arrays. On the CPU memory may be shared: copy before you change it.
     """
-    made = map_leaves(_array, x)
-    return made if _is_nest(x) else np.asarray(made)
+
+    def array(value: Any) -> Any:
+        tools = owner(value)
+        return value if tools is None else tools.to_numpy(value)
+
+    made = map_leaves(array, x)
+    is_nest = isinstance(x, Mapping | list | tuple) or (dataclasses.is_dataclass(x) and not isinstance(x, type))
+    return made if is_nest else np.asarray(made)
 
 
 def synchronize(*values: Any) -> None:
@@ -66,7 +64,9 @@ def synchronize(*values: Any) -> None:
     MLX computes nothing until it is asked to: pass it what it is to compute.
     """
     mine: dict[str, list[Any]] = {name: [] for name in imported()}
-    for value in leaves(values):
+    leaves: list[Any] = []
+    map_leaves(leaves.append, values)
+    for value in leaves:
         if owner(value) is not None:
             mine[str(framework_of(value))].append(value)
     for name, theirs in mine.items():
@@ -95,18 +95,3 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
         parts = [map_leaves(change, value) for value in tree]
         return type(tree)._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     return change(tree)
-
-
-def leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
-    map_leaves(found.append, tree)
-    return found
-
-
-def _is_nest(tree: Any) -> bool:
-    return isinstance(tree, Mapping | list | tuple) or (dataclasses.is_dataclass(tree) and not isinstance(tree, type))
-
-
-def _array(value: Any) -> Any:
-    tools = owner(value)
-    return value if tools is None else tools.to_numpy(value)

@@ -19,6 +19,7 @@ from metalmark.errors import NotInstalledError, UsageError
 NAMES = ("torch", "tensorflow", "jax", "mlx")
 """In the order in which they are asked when a script has imported several."""
 _MODULES = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "mlx": "mlx.core"}
+RETURN_IT = "Return it, and use it where the function is called."
 _OWNERS = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "jaxlib": "jax", "mlx": "mlx"}
 
 
@@ -38,20 +39,19 @@ class ChosenDevice(str):
     def type(self) -> str:
         return self.partition(":")[0].lower()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _device, (str(self), self.framework, self.why)
-
-
-def _device(word: str, framework: str, why: str) -> ChosenDevice:
-    return ChosenDevice(word, framework=framework, why=why)
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, str]]:
+        return (str(self),), {"framework": self.framework, "why": self.why}
 
 
 class Later(ABC):
     """A number that the device may still be computing."""
 
-    @abstractmethod
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
     def ready(self) -> bool:
         """Return whether `value` need not wait; always False where that can't be asked without waiting."""
+        return False
 
     @abstractmethod
     def value(self) -> float: ...
@@ -63,11 +63,8 @@ class Tools(Protocol):
         ...
 
     def best_device(self) -> ChosenDevice: ...
-
     def move(self, value: Any, device: Any) -> Any: ...
-
     def from_numpy(self, array: np.ndarray, device: Any) -> Any: ...
-
     def to_numpy(self, value: Any) -> np.ndarray: ...
 
     def synchronize(self, values: Sequence[Any]) -> None:
@@ -128,8 +125,7 @@ def tools_for(framework: str | None, what: str) -> Tools:
         if error.name != _MODULES[framework].partition(".")[0]:
             raise
         raise NotInstalledError(
-            f"{what} needs {framework}, which this Python does not have.",
-            hint=f"pip install 'metalmark[{framework}]'",
+            f"{what} needs {framework}, which this Python does not have.", hint=f"pip install 'metalmark[{framework}]'"
         ) from error
 
 

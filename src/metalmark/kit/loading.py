@@ -65,10 +65,8 @@ def workers(
         return 0, trouble
     most = MOST_FORKED if method == "fork" else MOST_FRESH
     count = min(cores - 1, most)
-    return (
-        count,
-        f"{cores} cores, one of them for training" if count < most else f"{most} are enough for most data sets",
-    )
+    why = f"{cores} cores, one of them for training" if count < most else f"{most} are enough for most data sets"
+    return count, why
 
 
 def why_unguarded(main: Any) -> str:

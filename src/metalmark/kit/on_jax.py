@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from metalmark.errors import UsageError
-from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
+from metalmark.kit.frameworks import RETURN_IT, ChosenDevice, Later, refuse_unless_scalar
 
 PLAIN = (np.float64, np.float32, np.float16)
 
@@ -27,11 +27,13 @@ def best_device() -> ChosenDevice:
 
 
 def move(value: Any, device: Any) -> Any:
-    return jax.device_put(value, _target(device))
+    if isinstance(device, str):
+        platform, _, index = device.lower().partition(":")
+        device = jax.devices(platform)[int(index or 0)]
+    return jax.device_put(value, device)
 
 
-def from_numpy(array: np.ndarray, device: Any) -> Any:
-    return jax.device_put(array, _target(device))
+from_numpy = move
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -43,7 +45,9 @@ def to_numpy(value: Any) -> np.ndarray:
 
 def synchronize(values: Sequence[Any]) -> None:
     jax.block_until_ready(list(values))
-    if not _started():
+    # Others import JAX on their own (TensorFlow does): to ask it for arrays would start it and take a GPU's memory.
+    started = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    if started is not None and not started():
         return
     # Independent computations end in any order, so the last one's end is not the end of all.
     for array in jax.live_arrays():
@@ -62,9 +66,6 @@ def reader(kind: type) -> None:  # noqa: ARG001
 
 
 class _JaxScalar(Later):
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
     def ready(self) -> bool:
         return bool(self._value.is_ready())
 
@@ -74,20 +75,4 @@ class _JaxScalar(Later):
 
 def _refuse_traced(value: Any) -> None:
     if isinstance(value, jax.core.Tracer):
-        raise UsageError(
-            "Inside a jitted function an array has no value yet.",
-            hint="Return it, and use it where the function is called.",
-        )
-
-
-def _started() -> bool:
-    """Others import JAX on their own (TensorFlow does): to ask it for arrays would start it and take a GPU's memory."""
-    ask = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
-    return ask is None or bool(ask())
-
-
-def _target(device: Any) -> Any:
-    if not isinstance(device, str):
-        return device
-    platform, _, index = device.lower().partition(":")
-    return jax.devices(platform)[int(index or 0)]
+        raise UsageError("Inside a jitted function an array has no value yet.", hint=RETURN_IT)

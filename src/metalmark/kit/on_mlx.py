@@ -51,11 +51,8 @@ class _MlxScalar(Later):
 
     def __init__(self, value: Any) -> None:
         # Another handle: `total += loss` changes the one that the user has.
-        self._value = value.astype(mx.float32).reshape(())
+        super().__init__(value.astype(mx.float32).reshape(()))
         mx.async_eval(self._value)  # type: ignore[no-untyped-call]
-
-    def ready(self) -> bool:
-        return False
 
     def value(self) -> float:
         return float(self._value.item())

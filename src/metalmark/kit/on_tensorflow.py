@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from metalmark.errors import UsageError
-from metalmark.kit.frameworks import ChosenDevice, Later, refuse_unless_scalar
+from metalmark.kit.frameworks import RETURN_IT, ChosenDevice, Later, refuse_unless_scalar
 
 PLAIN = (tf.float64, tf.float32, tf.float16)
 
@@ -48,7 +48,9 @@ def synchronize(values: Sequence[Any]) -> None:
     # A value on the host is proof that its inputs are done; sync_devices() is empty outside CUDA builds.
     for value in values:
         tf.reshape(value, [-1])[:1].numpy()
-    if not _started():
+    # Others import TensorFlow on their own: to ask it for devices would start it, and take a GPU's memory.
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "context", None)
+    if context is not None and not getattr(context(), "_initialized", True):
         return
     for gpu in tf.config.list_logical_devices("GPU"):
         with tf.device(gpu.name):
@@ -70,25 +72,10 @@ def reader(kind: type) -> None:  # noqa: ARG001
 class _TensorflowScalar(Later):
     """Fetching it waits for the device, so that is left until the loop is over. Tensors never change."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def ready(self) -> bool:
-        return False
-
     def value(self) -> float:
         return float(np.asarray(self._value.numpy()).reshape(()))
 
 
-def _started() -> bool:
-    """Others import TensorFlow on their own: to ask it for devices would start it, and take a GPU's memory."""
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "context", None)
-    return context is None or bool(getattr(context(), "_initialized", True))
-
-
 def _refuse_symbolic(value: Any) -> None:
     if not hasattr(value, "numpy") or not tf.executing_eagerly():
-        raise UsageError(
-            "Inside a tf.function a tensor has no value yet.",
-            hint="Return it, and use it where the function is called.",
-        )
+        raise UsageError("Inside a tf.function a tensor has no value yet.", hint=RETURN_IT)

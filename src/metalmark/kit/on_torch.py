@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,9 @@ SLOTS = 1024
 BY_NAME = "file_system"
 PREFETCH = 2
 """DataLoader's own."""
+_free_slots: dict[torch.dtype, list[torch.Tensor]] = {}
+"""Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait. Of each type,
+since a copy that converts on the way to the host would be waited for."""
 
 
 def owns(value: Any) -> bool:
@@ -37,18 +40,17 @@ def owns(value: Any) -> bool:
 
 
 def best_device() -> ChosenDevice:
-    reasons: list[str] = []
+    absent: list[str] = []
     for word in ORDER:
         report = KNOWN[word].report()
         if report.present:
-            return _chosen(word, f"{word} is present: {report.name}.", *reasons)
-        reasons.append(f"No {word}: {report.reason}")
-    other = accelerator()
-    return _chosen("cpu", *reasons) if other is None else _chosen(other, f"{other} is PyTorch's accelerator.", *reasons)
-
-
-def _chosen(word: str, *reasons: str) -> ChosenDevice:
-    return ChosenDevice(word, framework="torch", why=" ".join(reasons))
+            why = f"{word} is present: {report.name}."
+            break
+        absent.append(f"No {word}: {report.reason}")
+    else:
+        word = accelerator() or "cpu"
+        why = "" if word == "cpu" else f"{word} is PyTorch's accelerator."
+    return ChosenDevice(word, framework="torch", why=" ".join([why, *absent]).strip())
 
 
 def move(value: Any, device: Any) -> Any:
@@ -106,7 +108,7 @@ def keep(value: Any) -> Later | float:
         raise
     _refuse_unless_real(value)
     scalar = value.detach()
-    slot = _Slots.take(scalar.dtype) if scalar.is_cuda else None
+    slot = _take_slot(scalar.dtype) if scalar.is_cuda else None
     return _UnreadScalar(scalar) if slot is None else _CopiedScalar(scalar, slot)
 
 
@@ -122,18 +124,11 @@ def reader(kind: type) -> Callable[[Any], object] | None:
     return read if kind is torch.Tensor and accelerator() is None else None
 
 
-class _Slots:
-    """Page-locked numbers, which a GPU writes without anyone waiting: taken once, since that itself may wait. Of each
-    type, since a copy that converts on the way to the host would be waited for."""
-
-    free: ClassVar[dict[torch.dtype, list[torch.Tensor]]] = {}
-
-    @classmethod
-    def take(cls, dtype: torch.dtype) -> torch.Tensor | None:
-        if dtype not in cls.free:
-            cls.free[dtype] = list(torch.zeros(SLOTS, dtype=dtype).pin_memory())
-        free = cls.free[dtype]
-        return free.pop() if free else None
+def _take_slot(dtype: torch.dtype) -> torch.Tensor | None:
+    if dtype not in _free_slots:
+        _free_slots[dtype] = list(torch.zeros(SLOTS, dtype=dtype).pin_memory())
+    free = _free_slots[dtype]
+    return free.pop() if free else None
 
 
 class _CopiedScalar(Later):
@@ -151,7 +146,7 @@ class _CopiedScalar(Later):
     def value(self) -> float:
         self._event.synchronize()
         number = float(self._slot)
-        _Slots.free[self._slot.dtype].append(self._slot)
+        _free_slots[self._slot.dtype].append(self._slot)
         return number
 
 
@@ -166,38 +161,26 @@ class _UnreadScalar(Later):
     def __init__(self, scalar: torch.Tensor) -> None:
         # A copy: the user may go on adding to this very tensor.
         self._tensor: torch.Tensor | None = scalar.reshape(()).to(torch.float32, copy=True)
-        self._vector: _Vector | None = None
+        self._numbers: Callable[[], list[float]] | None = None
         self._index = 0
         loose = self.loose.setdefault(scalar.device, [])
         loose.append(self)
         if len(loose) >= FOLD:
             self._fold(loose)
 
-    def ready(self) -> bool:
-        return False
-
     def value(self) -> float:
-        if self._vector is None:
+        if self._numbers is None:
             assert self._tensor is not None
             self._fold(self.loose[self._tensor.device])
-        assert self._vector is not None
-        return self._vector.numbers[self._index]
+        assert self._numbers is not None
+        return self._numbers()[self._index]
 
     @staticmethod
     def _fold(loose: list[_UnreadScalar]) -> None:
-        vector = _Vector(torch.stack([each._tensor for each in loose]))
+        numbers = cache(torch.stack([each._tensor for each in loose]).tolist)
         for index, each in enumerate(loose):
-            each._tensor, each._vector, each._index = None, vector, index
+            each._tensor, each._numbers, each._index = None, numbers, index
         loose.clear()
-
-
-class _Vector:
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    @cached_property
-    def numbers(self) -> list[float]:
-        return list(self._tensor.cpu().tolist())
 
 
 def _target(device: Any) -> torch.device:
@@ -240,17 +223,11 @@ def _warn_once(device_type: str) -> None:
     )
 
 
-class _WorkerStart:
-    """What a worker does first: it shares as its parent does (a fresh process does not know), then calls the user's
-    own function."""
-
-    def __init__(self, strategy: str, then: Callable[[int], None] | None) -> None:
-        self._strategy, self._then = strategy, then
-
-    def __call__(self, number: int) -> None:
-        torch.multiprocessing.set_sharing_strategy(self._strategy)
-        if self._then is not None:
-            self._then(number)
+def _start_worker(strategy: str, then: Callable[[int], None] | None, number: int) -> None:
+    """Begin a worker: it shares as its parent does (a fresh process does not know), then does what the user asks."""
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    if then is not None:
+        then(number)
 
 
 def make_loader(dataset: Any, given: dict[str, Any]) -> DataLoader:
@@ -278,9 +255,8 @@ def make_loader(dataset: Any, given: dict[str, Any]) -> DataLoader:
         options.setdefault("persistent_workers", True)
         prefetch = options.get("prefetch_factor") or PREFETCH
         why["sharing"] = _share(64 + count * (32 + prefetch * FILES_PER_BATCH))
-        options["worker_init_fn"] = _WorkerStart(
-            torch.multiprocessing.get_sharing_strategy(), options.get("worker_init_fn")
-        )
+        strategy = torch.multiprocessing.get_sharing_strategy()
+        options["worker_init_fn"] = partial(_start_worker, strategy, options.get("worker_init_fn"))
     made = DataLoader(dataset, **options)
     made.why = why
     return made

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from metalmark.backends.base import Session
+from metalmark.backends.base import Session, unknown_memory
 from metalmark.errors import UsageError
 from metalmark.kit.arrays import synchronize, to_numpy
 from metalmark.kit.frameworks import owner
 from metalmark.model.measurement import Measurement
 from metalmark.model.plan import Budget
-from metalmark.model.run import Absent, DeviceMemory
+from metalmark.model.run import DeviceMemory
 from metalmark.runner.loop import Clock
 from metalmark.stats.summary import Interval, median, median_interval
 
@@ -90,9 +90,8 @@ def measure(step: Callable[[], Any], *, seconds: float = 3.0, steps: int | None 
         raise UsageError("mm.measure() takes positive seconds, steps and min_blocks.")
     budget = Budget(steps=steps, seconds=seconds, min_blocks=min_blocks)
     # Of a Session the clock needs only what a Stepper has.
-    clock = Clock(
-        cast(Session, _Stepper(step)), budget, origin_s=time.monotonic(), tell=lambda _phase, _done, _step_s: None
-    )
+    session = cast(Session, _Stepper(step))
+    clock = Clock(session, budget, origin_s=time.monotonic(), tell=lambda _phase, _done, _step_s: None)
     return Timing(**structs.asdict(clock.measure(clock.first_step())))
 
 
@@ -125,5 +124,4 @@ class _Stepper:
         return float(array.reshape(-1)[0]) if array.size == 1 else 0.0
 
     def memory(self) -> DeviceMemory:
-        unknown = Absent(reason="mm.measure() looks at time alone")
-        return DeviceMemory(live_bytes=unknown, driver_bytes=unknown, peak_bytes=unknown)
+        return unknown_memory("mm.measure() looks at time alone")
