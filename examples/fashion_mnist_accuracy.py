@@ -21,7 +21,7 @@ import numpy as np
 
 from metalmark.backends.catalog import FRAMEWORKS, find
 from metalmark.data.catalog import load as load_data
-from metalmark.data.dataset import batches, to_unit
+from metalmark.data.dataset import order
 from metalmark.model.plan import Settings
 from metalmark.workloads.catalog import load as load_workload
 
@@ -83,7 +83,15 @@ def seed_framework(framework, seed):
 
 
 def flat(images):
-    return to_unit(images).reshape(len(images), -1)
+    return np.divide(images, np.float32(255), dtype=np.float32).reshape(len(images), -1)
+
+
+def batches(split, seed, epoch):
+    """Every sample once, in an order that only the seed and the epoch decide."""
+    positions = order(len(split), seed=seed, epoch=epoch)
+    for start in range(0, len(positions), BATCH):
+        chosen = positions[start : start + BATCH]
+        yield flat(split.images[chosen]), split.labels[chosen]
 
 
 def train(path, framework, seed):
@@ -92,10 +100,7 @@ def train(path, framework, seed):
     seed_framework(framework, seed)
     family = FRAMEWORKS[framework].family
     recipe = load_workload("mnist-mlp").recipe(family, {"batch_size": BATCH})
-    epochs = (
-        ((flat(images), labels) for images, labels in batches(data.train, batch_size=BATCH, seed=seed, epoch=number))
-        for number in range(EPOCHS)
-    )
+    epochs = (batches(data.train, seed, epoch) for epoch in range(EPOCHS))
     start_s = time.perf_counter()
     outputs = {"torch": on_torch, "keras": on_keras, "mlx": on_mlx}[family](
         recipe, epochs, flat(data.validation.images)

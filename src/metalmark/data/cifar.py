@@ -30,14 +30,6 @@ PICKLES = (*TRAIN, TEST)
 BINARIES = tuple(f"{name}.bin" for name in PICKLES)
 FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")
 ARCHIVES = {**PUBLISHED["cifar-10"].files, **PUBLISHED["cifar-10"].instead}
-PICKLE_MD5 = (
-    "c99cafc152244af753f735de768cd75f",
-    "d4bba439e000b95fd0a9bffe97cbabec",
-    "54ebc095f3ab1f0389bbae665268c751",
-    "634d18415352ddfa80567beed471001a",
-    "482c414d41f54cd18b22e5b47cb7c3cb",
-    "40351d587109b95175f43aff81a1287e",
-)
 BATCH_BYTES = 2**26
 """An official batch has 31 MB."""
 ARCHIVE_BYTES = 2**29
@@ -78,8 +70,13 @@ def find_batches(path: Path) -> Path | None:
 
 def load_cifar(path: Path) -> Dataset:
     """Load the folder or archive that `find_batches` returned."""
-    packed = path.is_file()
-    files = _from_archive(path) if packed else _from_folder(path)
+    known = {*BINARIES, *PICKLES}
+    if packed := path.is_file():
+        files = read_members(path, known.__contains__, max_bytes=ARCHIVE_BYTES, member_bytes=BATCH_BYTES)
+    else:
+        found = {name for name in known if (path / name).is_file()}
+        chosen = found & set(BINARIES) or found
+        files = {name: read_bounded(path / name, KIND, BATCH_BYTES) for name in chosen}
     names = BINARIES if set(BINARIES) & set(files) else PICKLES
     missing = [name for name in names if name not in files]
     if missing:
@@ -89,18 +86,13 @@ def load_cifar(path: Path) -> Dataset:
     if packed:
         official = md5_of(path) in ARCHIVES.values()
     else:
-        official = tuple(md5_of_bytes(files[name]) for name in names) == PICKLE_MD5
+        official = tuple(md5_of_bytes(files[name]) for name in names) == PUBLISHED["cifar-10"].contents
     read = read_binary if names is BINARIES else read_pickle
     parts = [read(files.pop(name), str(path / name)) for name in names]
-    train = _split(parts[:-1])
-    validation = _split(parts[-1:])
-    return Dataset(
-        name="cifar-10",
-        source="cifar-10, official files, md5 verified" if official else "cifar-10, given files, not verified",
-        train=train,
-        validation=validation,
-        digest=array_digest(train, validation),
-    )
+    train, validation = _split(parts[:-1]), _split(parts[-1:])
+    source = "cifar-10, official files, md5 verified" if official else "cifar-10, given files, not verified"
+    digest = array_digest(train, validation)
+    return Dataset(name="cifar-10", source=source, train=train, validation=validation, digest=digest)
 
 
 def read_binary(data: bytes, name: str) -> LabelledImages:
@@ -131,21 +123,8 @@ def _part(rows: Pixels, labels: Labels, name: str) -> LabelledImages:
 
 
 def _split(parts: list[LabelledImages]) -> Split:
-    return Split(
-        images=np.concatenate([images for images, _ in parts]),
-        labels=np.concatenate([labels for _, labels in parts]),
-        classes=CLASSES,
-    )
-
-
-def _from_archive(path: Path) -> dict[str, bytes]:
-    wanted = {*BINARIES, *PICKLES}
-    return read_members(path, wanted.__contains__, max_bytes=ARCHIVE_BYTES, member_bytes=BATCH_BYTES)
-
-
-def _from_folder(folder: Path) -> dict[str, bytes]:
-    names = BINARIES if any((folder / name).is_file() for name in BINARIES) else PICKLES
-    return {name: read_bounded(folder / name, KIND, BATCH_BYTES) for name in names if (folder / name).is_file()}
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Split(images=images, labels=labels, classes=CLASSES)
 
 
 class PickleNote:

@@ -1,4 +1,4 @@
-"""Dataset and Split: images with their classes, training and validation apart, and the batches of one epoch.
+"""Dataset and Split: images with their classes, training and validation apart, and their order in an epoch.
 
 Everything is NumPy, so that every framework gets the same arrays.
 """
@@ -6,7 +6,6 @@ Everything is NumPy, so that every framework gets the same arrays.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -89,20 +88,6 @@ def order(count: int, *, seed: int, epoch: int = 0, shuffle: bool = True) -> Pos
     return np.random.default_rng([seed, epoch]).permutation(count).astype(np.intp, copy=False)
 
 
-def batches(
-    split: Split, *, batch_size: int, seed: int, epoch: int = 0, shuffle: bool = True, drop_last: bool = False
-) -> Iterator[tuple[Pixels, Labels]]:
-    """Yield one epoch: every sample once, unless `drop_last` leaves out what does not fill a batch."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; it must be 1 or more")
-    positions = order(len(split), seed=seed, epoch=epoch, shuffle=shuffle)
-    for start in range(0, len(positions), batch_size):
-        chosen = positions[start : start + batch_size]
-        if drop_last and len(chosen) < batch_size:
-            return
-        yield split.images[chosen], split.labels[chosen]
-
-
 def resize_nearest(images: Pixels, pixels: int) -> Pixels:
     """Resize NHWC images to `pixels` x `pixels`; each new pixel takes the old one that its centre falls in, as in
     TensorFlow and Pillow."""
@@ -110,8 +95,3 @@ def resize_nearest(images: Pixels, pixels: int) -> Pixels:
     centres = 2 * np.arange(pixels, dtype=np.intp) + 1
     rows, columns = (centres * old // (2 * pixels) for old in images.shape[1:3])
     return images[:, rows[:, np.newaxis], columns]
-
-
-def to_unit(images: Pixels) -> npt.NDArray[np.float32]:
-    """Scale 0 to 255 down to 0 to 1."""
-    return np.divide(images, np.float32(255), dtype=np.float32)

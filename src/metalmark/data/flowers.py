@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from metalmark.data.dataset import Dataset, Split
 from metalmark.data.fetch import PUBLISHED
 from metalmark.data.files import damaged, md5_of, read_bounded, read_members, unreadable
-from metalmark.data.folder import HEAD_BYTES, EncodedImages, FilesIn, ImagesInMemory, fingerprint
+from metalmark.data.folder import EncodedImages, FilesIn, fingerprint, read_head
 from metalmark.errors import FormatError
 
 MAT = "a MATLAB 5 file"
@@ -69,21 +69,19 @@ def load_flowers(path: Path, *, pixels: int) -> Dataset:
         )
         for ids in parts
     ]
-    digest = hashlib.sha256()
+    facts_digest = hashlib.sha256()
     for split, ids in zip(splits, parts, strict=True):
         for number, label in zip(ids, split.labels, strict=True):
-            digest.update(f"{number} {label} {facts[number - 1]}\n".encode())
+            facts_digest.update(f"{number} {label} {facts[number - 1]}\n".encode())
     train, validation, test = splits
     sizes = "/".join(str(len(split)) for split in splits)
-    state = "official files, md5 verified" if _official(path) else "given files, not verified"
-    return Dataset(
-        name="flowers-102",
-        source=f"flowers-102, {state}; split {sizes}, training on the official test set and a part of the others",
-        train=train,
-        validation=validation,
-        test=test,
-        digest=digest.hexdigest(),
-    )
+    # Of images that were unpacked nothing is published.
+    published = PUBLISHED["flowers-102"].files
+    official = not (path / "jpg").is_dir() and all(md5_of(path / name) == md5 for name, md5 in published.items())
+    state = "official files, md5 verified" if official else "given files, not verified"
+    source = f"flowers-102, {state}; split {sizes}, training on the official test set and a part of the others"
+    digest = facts_digest.hexdigest()
+    return Dataset(name="flowers-102", source=source, train=train, validation=validation, test=test, digest=digest)
 
 
 def image_name(number: int) -> str:
@@ -119,20 +117,17 @@ def _numbers(path: Path, name: str) -> Ids:
     return arrays[name].ravel().astype(np.int64)
 
 
-def _images(path: Path, count: int) -> tuple[FilesIn | ImagesInMemory, list[str]]:
+def _images(path: Path, count: int) -> tuple[Callable[[str], bytes], list[str]]:
     """How to read the images, and a line about each, in order: from jpg/ if it was unpacked, else from the archive."""
     names = [image_name(number) for number in range(1, count + 1)]
-    if (path / "jpg").is_dir():
-        missing = next((name for name in names if not (path / "jpg" / name).is_file()), None)
-        place = path / "jpg"
-        read: FilesIn | ImagesInMemory = FilesIn(place)
-    elif (path / ARCHIVE).is_file():
-        place = path / ARCHIVE
+    held: dict[str, bytes] = {}
+    if (place := path / "jpg").is_dir():
+        missing = next((name for name in names if not (place / name).is_file()), None)
+    elif (place := path / ARCHIVE).is_file():
         held = read_members(
             place, lambda name: IMAGE.fullmatch(name) is not None, max_bytes=ARCHIVE_BYTES, member_bytes=IMAGE_BYTES
         )
         missing = next((name for name in names if name not in held), None)
-        read = ImagesInMemory(held)
     else:
         raise FormatError(
             f"{path} has neither {ARCHIVE} nor the folder jpg/ that it unpacks to.",
@@ -140,27 +135,14 @@ def _images(path: Path, count: int) -> tuple[FilesIn | ImagesInMemory, list[str]
         )
     if missing is not None:
         raise FormatError(f"{place} has no {missing}, and {LABELS} gives it a label.", hint=f"Unpack {ARCHIVE} again.")
-    return read, [_fact(read, name) for name in names]
-
-
-def _fact(read: FilesIn | ImagesInMemory, name: str) -> str:
-    if isinstance(read, ImagesInMemory):
-        content = read(name)
-        return f"{len(content)} {fingerprint(content)}"
-    path = read.folder / name
+    facts = []
     try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-            return f"{stream.seek(0, 2)} {fingerprint(head)}"
+        for name in names:
+            head, size = (held[name], len(held[name])) if held else read_head(place / name)
+            facts.append(f"{size} {fingerprint(head)}")
     except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def _official(path: Path) -> bool:
-    """The three published MD5s; of images that were unpacked nothing is published."""
-    if (path / "jpg").is_dir():
-        return False
-    return all(md5_of(path / name) == md5 for name, md5 in PUBLISHED["flowers-102"].files.items())
+        raise unreadable(Path(error.filename or place), error) from error
+    return held.__getitem__ if held else FilesIn(place), facts
 
 
 def read_mat(data: bytes, name: str) -> dict[str, Array]:

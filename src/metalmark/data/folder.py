@@ -54,16 +54,6 @@ class FilesIn:
 
 
 @dataclass(frozen=True, eq=False)
-class ImagesInMemory:
-    """Reads a name's bytes from memory, where an archive was unpacked to."""
-
-    contents: dict[str, bytes]
-
-    def __call__(self, name: str) -> bytes:
-        return self.contents[name]
-
-
-@dataclass(frozen=True, eq=False)
 class EncodedImages:
     """uint8 RGB, `pixels` x `pixels`: the shorter side resized to that, the middle cut out."""
 
@@ -127,6 +117,12 @@ class Picture:
         return self.size, self.head
 
 
+def read_head(path: Path) -> tuple[bytes, int]:
+    """Return a file's first bytes, which its fingerprint is made from, and its size."""
+    with path.open("rb") as stream:
+        return stream.read(HEAD_BYTES), stream.seek(0, 2)
+
+
 def fingerprint(data: bytes) -> str:
     return hashlib.sha256(data[:HEAD_BYTES]).hexdigest()
 
@@ -134,6 +130,8 @@ def fingerprint(data: bytes) -> str:
 def load_folder(path: Path, *, pixels: int, name: str = "folder") -> Dataset:
     parts, source = _published(path) or _own_split(path)
     labels = {label: number for number, label in enumerate(sorted({picture.label for picture in parts["train"]}))}
+    digest = hashlib.sha256()
+    splits: dict[str, Split] = {}
     for part, pictures in parts.items():
         for picture in pictures:
             if picture.label not in labels:
@@ -141,31 +139,17 @@ def load_folder(path: Path, *, pixels: int, name: str = "folder") -> Dataset:
                     f"{path} has the class {printable(picture.label)} in {part} and not in {TRAIN}/.",
                     hint="Give every class images to train on, or remove it.",
                 )
-    read = FilesIn(path)
-    splits = {
-        part: Split(
-            images=EncodedImages(tuple(picture.name for picture in pictures), read, pixels),
+            digest.update(f"{part}\0{picture.name}\0{picture.size}\0{picture.head}\n".encode())
+        splits[part] = Split(
+            images=EncodedImages(tuple(picture.name for picture in pictures), FilesIn(path), pixels),
             labels=np.array([labels[picture.label] for picture in pictures], np.int32),
             classes=tuple(labels),
         )
-        for part, pictures in parts.items()
-    }
-    digest = hashlib.sha256()
-    for part, pictures in parts.items():
-        for picture in pictures:
-            digest.update(f"{part}\0{picture.name}\0{picture.size}\0{picture.head}\n".encode())
-    return Dataset(
-        name=name,
-        source=source,
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits.get("test"),
-        digest=digest.hexdigest(),
-    )
+    return Dataset(name=name, source=source, digest=digest.hexdigest(), **splits)
 
 
 def has_folders(path: Path) -> bool:
-    return path.is_dir() and any(_folders(path))
+    return path.is_dir() and bool(_folders(path))
 
 
 def _published(path: Path) -> tuple[dict[str, list[Picture]], str] | None:
@@ -260,9 +244,7 @@ def _class(root: Path, folder: Path) -> list[Picture]:
             raise damaged(f"{root}: {name}", "an image", f"its name ends in none of {', '.join(SUFFIXES)}", hint=REMOVE)
         if not entry.is_file():
             raise damaged(f"{root}: {name}", "an image", "it is no regular file, or a link to none", hint=REMOVE)
-        with entry.open("rb") as stream:
-            head = stream.read(HEAD_BYTES)
-            size = stream.seek(0, 2)
+        head, size = read_head(entry)
         if not head.startswith(SIGNATURES):
             why = "it is empty" if not head else f"it starts with {head[:4].hex(' ')}, as no image does"
             raise damaged(f"{root}: {name}", "an image", why, hint=REMOVE)
@@ -284,6 +266,4 @@ def _folders(path: Path) -> list[Path]:
 
 def _ignored(entry: Path) -> bool:
     name = entry.name.lower()
-    if name.startswith("."):
-        return True
-    return name in LEFT_BEHIND or (name.endswith(NOTES) and not entry.is_dir())
+    return name.startswith(".") or name in LEFT_BEHIND or (name.endswith(NOTES) and not entry.is_dir())

@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from metalmark.data.dataset import Dataset, Pixels, Split, array_digest
+from metalmark.data.fetch import PUBLISHED
 from metalmark.data.files import damaged, md5_of_bytes, unpacked
 from metalmark.errors import FormatError
 
@@ -24,21 +25,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ),
 }  # fmt: skip
-# Of the uncompressed files: packing them again, as Debian does, changes the .gz and not these.
-CONTENT_MD5: dict[str, tuple[str, ...]] = {
-    "mnist": (
-        "6bbc9ace898e44ae57da46a324031adb",
-        "a25bea736e30d166cdddb491f175f624",
-        "2646ac647ad5339dbf082846283269ea",
-        "27ae3e4e09519cfbb04c329615203637",
-    ),
-    "fashion-mnist": (
-        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "9018921c3c673c538a1fc5bad174d6f9",
-        "8181f5470baa50b63fa0f6fddb340f0a",
-        "15d484375f8d13e6eb1aabb0c3f46965",
-    ),
-}
+CONTENT_MD5 = {name: PUBLISHED[name].contents for name in CLASSES}
 UNSIGNED_BYTE = 0x08
 MAX_BYTES = 2**30
 """MNIST's largest file has 47 MB. A header that asks for more than this is damage or malice."""
@@ -75,14 +62,9 @@ def load_mnist(name: str, folder: Path) -> Dataset:
             raise FormatError(f"{folder} holds {other}, not {name}.", hint=f"Give {name}'s own folder.")
     train = _split(name, arrays[0], arrays[1], found[FILES[0]], found[FILES[1]])
     validation = _split(name, arrays[2], arrays[3], found[FILES[2]], found[FILES[3]])
-    official = md5s == CONTENT_MD5[name]
-    return Dataset(
-        name=name,
-        source=f"{name}, official files, md5 verified" if official else f"{name}, given files, not the official ones",
-        train=train,
-        validation=validation,
-        digest=array_digest(train, validation),
-    )
+    state = "official files, md5 verified" if md5s == CONTENT_MD5[name] else "given files, not the official ones"
+    digest = array_digest(train, validation)
+    return Dataset(name=name, source=f"{name}, {state}", train=train, validation=validation, digest=digest)
 
 
 def _split(name: str, images: Pixels, labels: Pixels, images_path: Path, labels_path: Path) -> Split:
@@ -118,13 +100,8 @@ def _parse(path: Path, stream: IO[bytes], dimensions: int) -> Pixels:
     if magic[2] != UNSIGNED_BYTE:
         raise damaged(path, "IDX", f"its values have type 0x{magic[2]:02x}, not unsigned bytes (0x08)")
     if magic[3] != dimensions:
-        wanted = CONTENTS.get(dimensions, "these")
-        raise damaged(
-            path,
-            "IDX",
-            f"it has {magic[3]} dimensions and {wanted} have {dimensions}",
-            hint="Check that the images' and the labels' file are not exchanged.",
-        )
+        why = f"it has {magic[3]} dimensions and {CONTENTS.get(dimensions, 'these')} have {dimensions}"
+        raise damaged(path, "IDX", why, hint="Check that the images' and the labels' file are not exchanged.")
     sizes = _take(stream, 4 * dimensions)
     if len(sizes) < 4 * dimensions:
         raise damaged(path, "IDX", f"it ends within its header, after {4 + len(sizes)} bytes")
@@ -135,9 +112,8 @@ def _parse(path: Path, stream: IO[bytes], dimensions: int) -> Pixels:
         raise damaged(path, "IDX", f"its header asks for {described} bytes, more than any such file holds")
     data = _take(stream, wanted_bytes + 1)
     if len(data) < wanted_bytes:
-        raise damaged(
-            path, "IDX", f"its header promises {described} bytes and {len(data):,} are there: it is cut short"
-        )
+        why = f"its header promises {described} bytes and {len(data):,} are there: it is cut short"
+        raise damaged(path, "IDX", why)
     if len(data) > wanted_bytes:
         raise damaged(path, "IDX", f"there are bytes after the {described} that its header promises")
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from metalmark.data import cifar, mnist
+from metalmark.data import cifar, flowers, mnist
 from metalmark.data.dataset import Dataset, Images, Pixels, Positions, Split
 from metalmark.errors import UsageError
 
@@ -38,8 +38,7 @@ def shape_of(name: str, pixels: int) -> Shape:
     if name == "cifar-10":
         return Shape(train=50_000, validation=10_000, image=(32, 32, 3), classes=cifar.CLASSES)
     if name == "flowers-102":
-        names = tuple(str(number) for number in range(1, 103))
-        return Shape(train=6552, validation=818, image=(pixels, pixels, 3), classes=names)
+        return Shape(train=6552, validation=818, image=(pixels, pixels, 3), classes=flowers.CLASSES)
     raise UsageError(
         f"There is no synthetic {name}: a folder's images and classes are its own.",
         hint="Give the folder: --data PATH, or take a named data set.",
