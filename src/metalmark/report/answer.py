@@ -47,8 +47,7 @@ def answer(content: Content) -> list[str]:
     lines += _limited(map(_watched_answer, content.watched))
     if len(content.watched) > 1:
         lines += _verdicts([Side.of_runs(run.name, [run]) for run in content.watched])
-    lost = [cell for cell in cells if cell.failure]
-    if lost:
+    if lost := [cell for cell in cells if cell.failure]:
         first = f"{lost[0].name} ({lost[0].failure.partition(':')[0]})"
         lines.append(f"{len(lost)} of {count(len(cells), 'cell')} did not complete, the first {first}.")
     return lines
@@ -58,9 +57,6 @@ def _limited(answers: Iterable[str]) -> list[str]:
     every = list(answers)
     left = len(every) - MOST_GROUPS
     return [*every[:MOST_GROUPS], *([f"The tables below have {left} more."] if left > 0 else [])]
-
-
-# Verdicts on several sides
 
 
 def _verdicts(sides: Sequence[Side], *, by: Sequence[str] = (), target: float | None = None) -> list[str]:
@@ -93,9 +89,6 @@ def _together(commands: Sequence[str]) -> str:
     return " && ".join(dict.fromkeys(commands))
 
 
-# Bench runs
-
-
 def _bench_answers(cells: Sequence[Measured]) -> Iterator[str]:
     done = [((cell.what["workload"], cell.what["mode"]), cell) for cell in cells if not cell.failure]
     for (workload, mode), group in grouped(done).items():
@@ -114,18 +107,16 @@ def _compared(cells: Sequence[Measured]) -> str:
         values = grouped((cell.value(key) or "", cell) for cell in cells)
         plain = key in ("framework", "device")
         sides = [Side(value if plain else f"{shown(key)} {value or 'not set'}", held) for value, held in values.items()]
-        speeds = [1.0, *(_speed(compare(sides[0], side, by=[key])) for side in sides[1:])]
+        speeds = [1.0]
+        for found in (compare(sides[0], side, by=[key]) for side in sides[1:]):
+            # B's speed over A's in the cells that both have; 0 where there is none.
+            every = [found.mean, *(row.speed for row in found.rows)]
+            speeds.append(next((speed.ratio for speed in every if isinstance(speed, Difference)), 0.0))
         fastest = sides[speeds.index(max(speeds))]
         told = _verdicts([fastest, *(side for side in sides if side is not fastest)], by=[key])
         if told:
             return " ".join(told)
     return ""
-
-
-def _speed(found: Comparison) -> float:
-    """B's speed over A's in the cells that both have; 0 where there is none."""
-    speeds = [row.speed.ratio for row in found.rows if isinstance(row.speed, Difference)]
-    return found.mean.ratio if found.mean else speeds[0] if speeds else 0.0
 
 
 def _again(cells: Sequence[Measured], *, asked: bool = False) -> list[str]:
@@ -168,9 +159,6 @@ def _fastest(cells: Sequence[Measured]) -> str:
 
 def _sample_s(cell: Measured) -> float:
     return median([median(times) for times in cell.processes])
-
-
-# Trainings and watched runs
 
 
 def _training_answers(runs: Sequence[TrainingRun]) -> Iterator[str]:

@@ -82,9 +82,6 @@ def verdict_words(verdict: Verdict, *, unlike: object) -> str:
     return f"{verdict.value}, {NOT_LIKE}" if unlike else verdict.value
 
 
-# The answer
-
-
 def _speed_answer(found: Comparison) -> str:
     if len(found.rows) == 1:
         return _speed_sentence(found.rows[0].speed, found.a, found.b, "")
@@ -120,7 +117,7 @@ def _times(speed: Difference) -> tuple[str, str]:
 
 
 def _wait_answers(found: Comparison) -> Iterator[str]:
-    """Of watched runs: whether B waits less for its input."""
+    """Whether B, a watched run, waits less for its input."""
     for row in found.rows:
         wait = row.input_wait
         if isinstance(wait, Gap) and wait.verdict in (Verdict.BETTER, Verdict.WORSE):
@@ -167,9 +164,6 @@ def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
     times, interval = _times(to_target)
     word = "sooner" if to_target.verdict is Verdict.FASTER else "later"
     return f"It reaches {target} {times}x {word} (95% interval {interval})."
-
-
-# Cells of the table
 
 
 def _bench_cells(row: CellComparison) -> tuple[str, ...]:
@@ -272,9 +266,6 @@ def _ratio(ratio: Ratio | Absent) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-# Caption and notes
 
 
 def _caption(found: Comparison, varying: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from metalmark.model.plan import Mode, Plan, word
 from metalmark.model.run import Absent
 from metalmark.report.charts.draw import MOST_ROWS, Bar, Drawn, Figure, Missing, bars_svg, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
-from metalmark.report.text.tables import plan_value, spaced
+from metalmark.report.text.tables import device_name, plan_value, spaced
 from metalmark.report.text.units import figures, grouped, joules, seconds, share
 from metalmark.results.ceilings import Ceilings, share_of_ceiling
 from metalmark.results.cells import Cell, varying
@@ -102,16 +102,8 @@ def published_figures(cells: Sequence[Cell]) -> list[Drawn]:
     return drawn[:MOST_PUBLISHED] or [Missing(title="Published figures", reason=none)]
 
 
-# Names: no more words than tell a cell from its neighbours
-
-
 def by_workload(cells: Sequence[Cell]) -> dict[tuple[str, Mode], list[Cell]]:
     return grouped(((cell.plan.workload, cell.plan.mode), cell) for cell in cells)
-
-
-def _device_name(cell: Cell) -> str:
-    machine = cell.records[0].machine
-    return cell.completed[0].device_name if cell.completed and machine.gpus else machine.chip
 
 
 def _where(cell: Cell, cells: Sequence[Cell]) -> str:
@@ -119,11 +111,11 @@ def _where(cell: Cell, cells: Sequence[Cell]) -> str:
     chips = {other.records[0].machine.chip for other in cells}
     names = {other.completed[0].device_name for other in cells if other.completed}
     several_gpus = cell.records[0].machine.gpus and len(names) > len({str(other.plan.device) for other in cells})
-    return f"{cell.device}: {_device_name(cell)}" if len(chips) > 1 or several_gpus else cell.device
+    return f"{cell.device}: {device_name(cell)}" if len(chips) > 1 or several_gpus else cell.device
 
 
 def _extras(plan: Plan, plans: Sequence[Plan], *, without: str = "") -> str:
-    """Parameters and settings that differ between the plans: "batch 8, bfloat16"."""
+    """No more words than tell a plan from the others, its parameters and settings: "batch 8, bfloat16"."""
     params, settings = varying(plans)
     parts = [_param(plan, name) for name in params if name != without and name in plan.params]
     for name in settings:
@@ -144,14 +136,11 @@ def _param(plan: Plan, name: str) -> str:
     return f"{SHORT.get(name, spaced(name))} {word(plan.params[name])}"
 
 
-# Bars: a figure per workload and mode
-
-
 def _bar_figures(
     cells: Sequence[Cell], title: str, figure_of: Callable[[Cell], BarFigure | None], headers: tuple[str, ...], *,
     unit: str, small: str = "", about: str, none: str, percent: bool = False,
 ) -> list[Drawn]:  # fmt: skip
-    """`small`: the unit in thousandths, for bars of which none reaches 1."""
+    """A figure per workload and mode. `small`: the unit in thousandths, for bars of which none reaches 1."""
     drawn: list[Drawn] = []
     # What failed would lengthen the names of the others by settings that only it had.
     for (workload, mode), group in by_workload([cell for cell in cells if not cell.failure]).items():
@@ -227,9 +216,6 @@ def _shares(cell: Cell, ceilings: Ceilings, derived: DerivedById) -> Iterator[tu
             yield found if isinstance(found, Absent) else (*found, flops)
 
 
-# Scaling: lines over a parameter
-
-
 def _scaling(name: str, cells: Sequence[Cell], param: str) -> list[Figure]:
     """Return one figure where its lines can be told apart, else one per combination of the other settings."""
     sized = [cell for cell in cells if isinstance(cell.plan.params.get(param), int)]
@@ -283,16 +269,13 @@ def _at(cell: Cell, param: str) -> float:
     return float(value)
 
 
-# Published figures: hollow bars with a star
-
-
 def _published(name: str, params: dict[str, str], ours: Sequence[Cell], theirs: Sequence[PublishedFigure]) -> Figure:
     bars, rows = [], []
     for cell in ours:
         where, dtype = f"{cell.plan.framework} {cell.plan.device}", cell.plan.settings.dtype.value
         value = cell.step_s * STEPS
         bars.append(Bar(row=f"{where}, {dtype}", group=OURS, value=value, text=f"{figures(value)} s"))
-        rows.append((f"{where}, {_device_name(cell)}", OURS, dtype, figures(value), ""))
+        rows.append((f"{where}, {device_name(cell)}", OURS, dtype, figures(value), ""))
     for one in theirs:
         assert one.value is not None
         bars.append(Bar(row=f"{one.device} *", group=THEIRS, value=one.value, text=f"{one.value:,g} s", hollow=True))

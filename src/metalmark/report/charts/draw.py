@@ -73,15 +73,10 @@ class Missing(Struct, frozen=True, kw_only=True):
 Drawn = Figure | Missing
 
 
-def titled(what: str, of: str) -> str:
-    """Return a title; `of` is empty where the heading above says it."""
-    return f"{what}: {of}" if of else what
-
-
 def numbers(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, texts: int = 1) -> Table:
     """Return a Table whose first `texts` columns are text and the others numbers."""
     numeric = tuple(place >= texts for place in range(len(headers)))
-    return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption="", notes=())
+    return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption="")
 
 
 def svg(chart: str, rows: dict[str, list[dict[str, Any]]], **values: Any) -> str:

@@ -184,8 +184,7 @@ def _value(value: float, axis: Axis) -> str:
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """Return fewer points that look the same: of each stretch that a pixel or two show, the lowest and the highest."""
-    count = len(points)
-    if count <= most:
+    if (count := len(points)) <= most:
         return list(points)
     stretches = max(most // 2, 1)
     kept: list[Point] = []

@@ -12,7 +12,7 @@ from metalmark.model.measurement import BenchRun, Completed, Phases
 from metalmark.model.run import Series, Telemetry
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import Curve, WatchedRun
-from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers, titled
+from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import figures, grouped, known, percent, prefix_of, reading, seconds
@@ -88,7 +88,7 @@ def sensor_figures(record: BenchRun, name: str, *, headed: bool = False) -> list
 def series_figures(telemetry: Telemetry, name: str, *, spans: Sequence[Span] = (), headed: bool = False) -> list[Drawn]:
     drawn: list[Drawn] = []
     for chart in SENSOR_CHARTS:
-        title = titled(chart.title, "" if headed else name)
+        title = chart.title if headed else f"{chart.title}: {name}"
         named = [one for one in telemetry.series if one.unit == chart.unit and one.name.endswith(chart.ends)]
         # Swap at 0 is a healthy machine's and says nothing; a GPU at 0 says much.
         found = [one for one in named if one.values and (one.name != SWAP or any(one.values))]
@@ -159,7 +159,7 @@ def steps_figure(cell: Cell, name: str, *, headed: bool = False) -> Figure | Non
     left_out = f" Of {len(runs)} repeats the first {MOST_LINES}." if len(runs) > MOST_LINES else ""
     drifts = " Broken line: the drift, where it is more than noise." if drifting else " None drifts by more than noise."
     return Figure(
-        title=titled("Step time over the run", "" if headed else name),
+        title="Step time over the run" if headed else f"Step time over the run: {name}",
         about=f"Each block's mean step.{drifts}{left_out} {thinned([len(line.points) for line in lines])}".rstrip(),
         label=f"Line chart: step time of {name} over time; {f'{drifting} drift' if drifting else 'no drift'}.",
         svg=lines_svg(lines, Axis("seconds since measuring began"), Axis(f"step, {prefix}s")),
@@ -185,9 +185,6 @@ def _trend(points: Sequence[Point]) -> tuple[Point, ...]:
 
 def _times(run: Completed) -> list[float]:
     return [block.elapsed_s / block.steps for block in run.measurement.blocks]
-
-
-# Curves of `metalmark train`, and of watched runs
 
 
 def training_name(record: TrainingRun, *, workload: bool = True) -> str:

@@ -85,7 +85,10 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
         shown = content.watched[:MOST_TRAININGS]
         sections = [run_section(run, missing, machine=False, level=3) for run in shown]
         yield ("watched", "Watched runs", render("join.html", parts=sections))
-    yield ("machine", "Machine and software", _machines(content))
+    software = {repr(one): one for run in content.runs if (one := run.header.software) is not None}
+    facts = [*map(machine_facts, content.machines), *map(software_facts, list(software.values())[:MOST_OF_A_KIND])]
+    body = render("join.html", parts=[render("facts.html", facts=one) for one in facts])
+    yield ("machine", "Machine and software", body)
     if cells:
         yield ("runs", "All runs", _runs(content, missing))
 
@@ -117,12 +120,6 @@ def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
     return render("join.html", parts=parts)
 
 
-def _machines(content: Content) -> Markup:
-    software = {repr(one): one for run in content.runs if (one := run.header.software) is not None}
-    blocks = [*map(machine_facts, content.machines), *map(software_facts, list(software.values())[:MOST_OF_A_KIND])]
-    return render("join.html", parts=[render("facts.html", facts=facts) for facts in blocks])
-
-
 def _runs(content: Content, missing: list[Missing]) -> Markup:
     runs, several = content.bench_runs, len(content.machines) > 1
     sections = [
@@ -132,9 +129,6 @@ def _runs(content: Content, missing: list[Missing]) -> Markup:
     ]  # fmt: skip
     left = len(runs) - len(sections)
     return render("runs.html", sections=sections, left=f"{left:,}" if left else "")
-
-
-# Sections
 
 
 def run_section(

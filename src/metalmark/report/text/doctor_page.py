@@ -181,10 +181,8 @@ def unknown_page(text: str, known: int) -> str:
 def last_error(text: str) -> str:
     """Return the last line that names an exception, else the last line."""
     clean = legible(text)
-    named = _EXCEPTION.findall(clean)
-    others = [line for line in clean.splitlines() if line.strip()]
-    shown = named[-1] if named else others[-1] if others else ""
-    return " ".join(scrub(shown).split())[:_LINE_CHARS]
+    lines = _EXCEPTION.findall(clean) or [line for line in clean.splitlines() if line.strip()] or [""]
+    return " ".join(scrub(lines[-1]).split())[:_LINE_CHARS]
 
 
 def _entry(match: Match) -> list[str]:

@@ -52,7 +52,7 @@ def devices() -> Entries:
             for report in probe.devices
         ]  # fmt: skip
     absent = [framework.name for framework in visible() if framework not in present]
-    return [*entries, *(_no_device(name, "it is not installed.", fix=_install(name)) for name in absent)]
+    return entries + [_no_device(name, "it is not installed.", fix=_install(name)) for name in absent]
 
 
 def _no_device(framework: str, reason: str, *, fix: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from metalmark.model.watch import WatchedRun
 from metalmark.report.text.tables import spaced
 from metalmark.report.text.units import Known, count, figures, joules, known, moment, reading, seconds, share, size
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
-from metalmark.results.derived import Cost, Derived, MemoryGrowth, Utilisation, derive
+from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive
 from metalmark.scrub import printable
 from metalmark.stats.summary import median, median_interval, spread
 
@@ -126,12 +126,13 @@ def derived_lines(run: AnyRun, ceilings: Ceilings) -> list[str]:
     moved = ", ".join(f"{known(value, size)} {way}" for way, value in swapped.items())
     return [
         *_flops(run, derived, ceilings),
-        _told("utilisation", derived.utilisation, _utilisation),
+        _told("utilisation", derived.utilisation,
+              lambda used: f"utilisation: {share(used.percent / 100)} of {used.of} ({used.source})"),
         _told("energy", derived.energy, _cost),
         *map(_cost, derived.others),
         _told("memory growth", derived.growth, _growth),
         f"swap traffic unknown: {unknown}" if unknown else f"swapped by the whole machine: {moved}",
-    ]
+    ]  # fmt: skip
 
 
 def _told(what: str, value: Known | Absent, show: Callable[[Known], str]) -> str:
@@ -215,10 +216,6 @@ def _flops(run: BenchRun, derived: Derived, ceilings: Ceilings) -> list[str]:
         return [told, f"share of the ceiling unknown: {found.reason}"]
     ceiling, part = found
     return [told, f"{share(part)} of the {figures(ceiling / 1e9)} GFLOP/s that a matrix product reached here"]
-
-
-def _utilisation(used: Utilisation) -> str:
-    return f"utilisation: {share(used.percent / 100)} of {used.of} ({used.source})"
 
 
 def _cost(cost: Cost) -> str:

@@ -60,20 +60,26 @@ def list_table(rows: Sequence[Row]) -> Table:
         numeric=tuple(header == "batch" for header in HEADERS),
         rows=tuple(list_line(row) for row in rows),
         caption="Runs, the newest last",
-        notes=(),
     )
 
 
 def training_table(run: TrainingRun, *, columns: int = WIDE_TABLE) -> Table:
-    top = best(run.epochs)
-    rows = (_epoch_row(epoch, best=epoch is top) for epoch in run.epochs)
+    plan, top = run.plan, best(run.epochs)
+    rows = [
+        (f"{'*' if epoch is top else ''}{epoch.number}", f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}",
+         percent(epoch.accuracy), percent(epoch.top5), f"{epoch.learning_rate:.3g}", seconds(epoch.input_s),
+         seconds(epoch.compute_s), seconds(epoch.validation_s), known(samples_s(epoch), figures))
+        for epoch in run.epochs
+    ]  # fmt: skip
+    where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
+    changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
     shown = [columns >= WIDE_TABLE or header not in NARROW for header in EPOCH_HEADERS]
     headers = tuple(compress(EPOCH_HEADERS, shown))
     return Table(
         headers=headers,
         numeric=(True,) * len(headers),
         rows=tuple(tuple(compress(row, shown)) for row in rows),
-        caption=_training_caption(run),
+        caption=f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}",
         notes=tuple(_training_notes(run)),
     )
 
@@ -105,21 +111,6 @@ def summary(epoch: Epoch) -> str:
         f"loss {epoch.train_loss:.4f}, validation {epoch.validation_loss:.4f}, "
         f"accuracy {percent(epoch.accuracy)}, {seconds(elapsed_s(epoch))}"
     )
-
-
-def _epoch_row(epoch: Epoch, *, best: bool) -> tuple[str, ...]:
-    return (
-        f"{'*' if best else ''}{epoch.number}", f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}",
-        percent(epoch.accuracy), percent(epoch.top5), f"{epoch.learning_rate:.3g}", seconds(epoch.input_s),
-        seconds(epoch.compute_s), seconds(epoch.validation_s), known(samples_s(epoch), figures),
-    )  # fmt: skip
-
-
-def _training_caption(run: TrainingRun) -> str:
-    plan = run.plan
-    where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
-    changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
-    return f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}"
 
 
 def _training_notes(run: TrainingRun) -> list[str]:

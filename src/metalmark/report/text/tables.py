@@ -19,7 +19,7 @@ class Table:
     numeric: tuple[bool, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     """What is drawn with characters below the notes, in a terminal."""
 
@@ -216,18 +216,20 @@ def _published_table(workload: str, mode: Mode, theirs: list[PublishedFigure], o
     )
 
 
-def _column(cell: Cell) -> str:
+def device_name(cell: Cell) -> str:
+    """What it ran on: the GPU where the machine has one, else the chip."""
     machine = cell.records[0].machine
-    where = cell.completed[0].device_name if cell.completed and machine.gpus else machine.chip
+    return cell.completed[0].device_name if cell.completed and machine.gpus else machine.chip
+
+
+def _column(cell: Cell) -> str:
     settings = "".join(f", {name} {value}" for name, value in cell.plan.settings.changed().items())
-    return f"{cell.plan.framework} {cell.plan.device}: {where}{settings}"
+    return f"{cell.plan.framework} {cell.plan.device}: {device_name(cell)}{settings}"
 
 
 def _ours(cell: Cell) -> str:
-    failure = cell.failure
-    if failure is None:
-        return figures(cell.step_s * STEPS)
-    return "-" if failure.kind.value == "out of memory" else failure.kind.value
+    kind = cell.failure.kind.value if cell.failure else ""
+    return "-" if kind == "out of memory" else kind or figures(cell.step_s * STEPS)
 
 
 def _key(names: Sequence[str], params: Mapping[str, Scalar]) -> tuple[str, ...]:

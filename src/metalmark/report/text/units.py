@@ -100,8 +100,7 @@ def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | N
     if high - low <= FLAT_SHARE * max(abs(high), abs(low)):
         # A quantity that stands still must not look like one that jumps.
         return BARS[3] * len(shown)
-    top = len(BARS) - 1
-    return "".join(BARS[round((value - low) / (high - low) * top)] for value in shown)
+    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in shown)
 
 
 def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
