@@ -22,10 +22,9 @@ from metalmark.model.run import Failed, FailureKind, RunKind, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.runner.events import Ended
 from metalmark.store import sqlite
-from metalmark.store.path import store_path
 from metalmark.store.schema import VERSION
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 from metalmark.training.folder import write_record
 from tests.samples import completed, epoch, failed, plan, record, training_run, watched_run
 from tests.store.killing import kill_after, run_at_once

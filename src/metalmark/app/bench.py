@@ -26,8 +26,7 @@ from metalmark.runner.expand import SweepAxes, combine, expand, require
 from metalmark.runner.probing import choose_devices
 from metalmark.runner.sweeping import run_sweep, was_interrupted
 from metalmark.runner.values import localise, localise_params, split_list
-from metalmark.store.path import store_path
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
 from metalmark.workloads.ceiling import COPY, MATMUL
 

@@ -11,8 +11,7 @@ from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.results.comparison import PUBLISHED, SPLIT, compare_runs, runs_of, sides_of
 from metalmark.stats.difference import BAND, Verdict
-from metalmark.store.path import store_path
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 
 
 def compare(

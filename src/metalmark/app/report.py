@@ -16,9 +16,8 @@ from metalmark.model.plan import Sweep
 from metalmark.report.content import Content
 from metalmark.report.text import exports
 from metalmark.results.ceilings import ceilings_of
-from metalmark.store.path import store_path
 from metalmark.store.selection import LAST, load, select_all
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 from metalmark.track.tracking import Say, say_nothing, say_on_stderr
 from metalmark.workloads.ceiling import COPY, MATMUL
 

@@ -18,10 +18,9 @@ from metalmark.model.plan import Sweep
 from metalmark.model.run import RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.store.bundle import Bundle, encode_bundle, read_file
-from metalmark.store.path import store_path
 from metalmark.store.row import Row
 from metalmark.store.selection import Selection, load, select_all, stored_rows
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 
 if TYPE_CHECKING:  # a list of runs must not take as long as a use case that measures takes to import
     from metalmark.app.results import Runs

@@ -34,8 +34,7 @@ from metalmark.model.run import Software, new_id, now_utc
 from metalmark.model.watch import Pass, Stretch, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
-from metalmark.store.path import store_path
-from metalmark.store.sqlite import Store
+from metalmark.store.sqlite import Store, store_path
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
 from metalmark.track.destination import TRACKERS

@@ -21,6 +21,8 @@ from metalmark.model.training import NOT_BEGUN, Ending, TrainingRun
 from metalmark.store import schema
 from metalmark.store.row import COLUMNS, RECORD, Row, read_training, storable
 
+VARIABLE = "METALMARK_STORE"
+NO_HOME = f"Name a file by its whole path, with --store FILE or {VARIABLE}."
 WAIT_S = 5.0
 ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
 UNTOUCHED = f"It was left as it is. {ELSEWHERE}"
@@ -40,6 +42,22 @@ _NEWEST = """WHERE id IN (
         FROM runs WHERE workload IN ({names}) AND kind = 'bench'{more})
     WHERE place <= 8)"""
 """Of some workloads, bounded however often they were measured."""
+
+
+def store_path(chosen: str | os.PathLike[str] | None = None) -> Path:
+    """Return which file the store is: --store, METALMARK_STORE, or one under the user's data folder."""
+    given = chosen or os.environ.get(VARIABLE)
+    try:
+        if given:
+            return Path(given).expanduser()
+        import platformdirs
+
+        folder = platformdirs.user_data_dir("metalmark", appauthor=False)
+        # An older platformdirs leaves the ~ in, and a folder of that name is nobody's wish.
+        return Path(folder).expanduser() / "records.sqlite3"
+    except RuntimeError as error:
+        what = f"The store {given} can't be found" if given else "There is no place for the store"
+        raise StoreError(f"{what}: this user's home folder is not known.", hint=NO_HOME) from error
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.runner.values import expanded
 from metalmark.scrub import printable
-from metalmark.store.path import store_path
+from metalmark.store.sqlite import store_path
 
 TRACKERS = ("mlflow", "wandb")
 PROJECT = "metalmark"

@@ -26,7 +26,7 @@ from metalmark.errors import StoreError
 from metalmark.machine.durable import write_struct
 from metalmark.model.codec import refuse_newer
 from metalmark.model.plan import Plan, Scalar
-from metalmark.store.path import store_path
+from metalmark.store.sqlite import store_path
 from metalmark.track.destination import Destination
 from metalmark.training.folder import share_file
 

@@ -25,7 +25,7 @@ from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress
 from metalmark.scrub import printable
-from metalmark.store.path import store_path
+from metalmark.store.sqlite import store_path
 from metalmark.track import story
 from metalmark.track.destination import Destination, TrackTargets, full_uri, parse_track
 from metalmark.track.queue import Begin, Delivery, End, Queue, QueueEvent, QueueWriter, clear_sent, queues
