@@ -26,13 +26,6 @@ class Indexed(Dataset):
         return tuple(torch.from_numpy(array) for array in self.source[index])
 
 
-class Endless:
-    """A sampler that never ends: a benchmark has no epoch."""
-
-    def __iter__(self) -> Iterator[int]:
-        return count()
-
-
 @contextmanager
 def torch_loader(source: Source, loader: Loader) -> Iterator[Iterator[Arrays]]:
     if loader.prefetch and not loader.workers:
@@ -46,22 +39,12 @@ def torch_loader(source: Source, loader: Loader) -> Iterator[Iterator[Arrays]]:
             hint="Add --prefetch 1, or use --workers 0.",
         )
     allow_files(64 + loader.workers * (32 + loader.prefetch * FILES_PER_BATCH))
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"num_workers": loader.workers, "pin_memory": loader.pin}
     if loader.workers:
-        options = {
-            "prefetch_factor": loader.prefetch,
-            "persistent_workers": loader.persistent,
-            "multiprocessing_context": loader.start_method or None,
-        }
-    batches = DataLoader(
-        Indexed(source),
-        batch_size=None,
-        sampler=Endless(),
-        num_workers=loader.workers,
-        pin_memory=loader.pin,
-        **options,
-    )
-    iterator = iter(batches)
+        options |= {"prefetch_factor": loader.prefetch, "persistent_workers": loader.persistent}
+        options["multiprocessing_context"] = loader.start_method or None
+    # A sampler that never ends: a benchmark has no epoch.
+    iterator = iter(DataLoader(Indexed(source), batch_size=None, sampler=count(), **options))
     try:
         yield iterator
     finally:

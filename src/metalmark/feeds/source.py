@@ -98,10 +98,9 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
 
 def find_dataset(workload: Workload, plan: Plan) -> Dataset:
     pixels = int(plan.params.get("pixels", PIXELS))
-    if plan.data == REAL:
-        return load(workload.datasets[0], REAL, plan.seed, pixels=pixels)
-    if plan.data in workload.datasets:
-        return load(plan.data, REAL, plan.seed, pixels=pixels)
+    named = workload.datasets[0] if plan.data == REAL else plan.data
+    if named in workload.datasets:
+        return load(named, REAL, plan.seed, pixels=pixels)
     if plan.data in ACCEPTED:
         raise UnsupportedError(
             f"{workload.name} does not take {plan.data}.", hint=f"It takes: {', '.join(workload.datasets)}."

@@ -98,6 +98,11 @@ def framework_of(value: Any) -> str | None:
     return _framework_of(kind)
 
 
+@cache
+def _framework_of(kind: type) -> str | None:
+    return next((_OWNERS[_root(each)] for each in kind.__mro__ if _root(each) in _OWNERS), None)
+
+
 def unwrapped(value: Any) -> Any:
     """Return the framework's variable, which Keras wraps in its own."""
     return value.value if _root(type(value)) == "keras" and hasattr(value, "value") else value
@@ -137,20 +142,12 @@ def device_framework(device: Any) -> str | None:
 
 def versions() -> dict[str, str]:
     """Return the versions of what the script has imported."""
-    found = {}
-    for name in imported():
-        version = getattr(sys.modules[_MODULES[name]], "__version__", None)
-        if isinstance(version, str):
-            found[name] = str(version)  # PyTorch has a class of its own for it
-    return found
+    found = {name: getattr(sys.modules[_MODULES[name]], "__version__", None) for name in imported()}
+    # PyTorch has a class of its own for it.
+    return {name: str(version) for name, version in found.items() if isinstance(version, str)}
 
 
 _load = cast(Callable[[str], Tools], cache(lambda name: import_module(f"metalmark.kit.on_{name}")))
-
-
-@cache
-def _framework_of(kind: type) -> str | None:
-    return next((_OWNERS[_root(each)] for each in kind.__mro__ if _root(each) in _OWNERS), None)
 
 
 def _root(kind: type) -> str:
