@@ -35,16 +35,15 @@ print("same")
 
 FALLING = """
 import torch
-from metalmark.workloads.mobilenet_v2.on_torch import _decaying_adam
-from metalmark.workloads.mobilenet_v2 import DECAY_RATE, LEARNING_RATE
+from metalmark.workloads.vision.on_torch import decaying_adam
 weight = torch.nn.Parameter(torch.ones(3))
-optimizer = _decaying_adam(10, iter([weight]))
+optimizer = decaying_adam(5e-4, 0.96 ** (1 / 10), iter([weight]))
 for _ in range(10):
     weight.grad = torch.ones(3)
     optimizer.step()
 rate = optimizer.param_groups[0]["lr"]
-assert abs(rate / (LEARNING_RATE * DECAY_RATE) - 1) < 1e-6, rate
-captured = _decaying_adam(10, [weight], capturable=True)
+assert abs(rate / (5e-4 * 0.96) - 1) < 1e-6, rate
+captured = decaying_adam(5e-4, 0.96, [weight], capturable=True)
 assert isinstance(captured.param_groups[0]["lr"], torch.Tensor), "a captured step reads it from the device"
 print("same")
 """

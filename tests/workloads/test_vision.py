@@ -141,7 +141,7 @@ def test_batches_are_normalised_images() -> None:
 
 
 def test_the_rate_decays_by_steps_not_samples() -> None:
-    assert mobilenet_v2.decay_steps({"batch_size": 64}) == 782
+    assert mobilenet_v2.decay({"batch_size": 64}) == (0.96, 782)
 
 
 @pytest.mark.parametrize(

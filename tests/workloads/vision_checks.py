@@ -15,9 +15,11 @@ import numpy as np
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
+from metalmark.workloads import mobilenet_v2, resnet50, vgg16
 from metalmark.workloads.catalog import load
 
 # Even sizes are where paddings differ; 65 is odd all the way down; 96 leaves VGG16 a 3x3 to spread over 7x7.
+BACKBONES = {module.BACKBONE.name: module.BACKBONE for module in (mobilenet_v2, resnet50, vgg16)}
 SIZES = {"resnet50": (64,), "mobilenet_v2": (64, 65), "vgg16": (96,)}
 WORKLOADS = {"resnet50": "resnet50-transfer", "mobilenet_v2": "mobilenet-cifar10", "vgg16": "vgg16-flowers"}
 
@@ -46,9 +48,8 @@ def plan(workload: str, framework: str, **changed: Any) -> Plan:
 def features(framework: str, architecture: str, pixels: int, weights: str) -> np.ndarray:
     """What the backbone makes of two fixed images, as NHWC."""
     family = FRAMEWORKS[framework].family
-    built = import_module(f"metalmark.workloads.{architecture}.on_{family}").backbone(
-        {"weights": weights, "pixels": pixels}
-    )
+    module = import_module(f"metalmark.workloads.vision.on_{family}")
+    built = module.backbone(BACKBONES[architecture], {"weights": weights, "pixels": pixels})
     images = np.random.default_rng(1).standard_normal((2, pixels, pixels, 3), np.float32)
     if family == "keras":
         return np.asarray(built.predict(images, verbose=0))
@@ -108,9 +109,11 @@ def write_weights(folder: Path) -> None:
     import torch
     from safetensors.numpy import save_file
 
+    from metalmark.workloads.vision import on_torch
+
     torch.manual_seed(3)
     for architecture in SIZES:
-        module = import_module(f"metalmark.workloads.{architecture}.on_torch").backbone({"weights": "none"})
+        module = on_torch.backbone(BACKBONES[architecture], {"weights": "none"})
         state = module.state_dict()
         for name, tensor in state.items():
             if tensor.ndim == 1 and tensor.is_floating_point():

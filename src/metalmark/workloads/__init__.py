@@ -1,12 +1,25 @@
-"""WHAT is trained: one package per network. Its `__init__.py` imports no framework; each `on_*.py` imports its own."""
+"""WHAT is trained: one module per network. It imports no framework; the `on_*.py` beside it import one each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from metalmark.model.workload import Builder, Params, Recipe
 
 FAMILIES = ("torch", "keras", "mlx")
 
 
-def builders(package: str, function: str = "build", families: Sequence[str] = FAMILIES) -> dict[str, str]:
-    """Name the functions that build a package's network, one per family of frameworks, without importing any."""
-    return {family: f"{package}.on_{family}:{function}" for family in families}
+def builders(
+    package: str, *details: Any, function: str = "build", families: Sequence[str] = FAMILIES
+) -> dict[str, Builder]:
+    """Return what builds a network, per family of frameworks: `function(*details, params)` of the package's
+    `on_FAMILY.py`, which is imported only when it is called."""
+    return {family: partial(_build, f"{package}.on_{family}", function, details) for family in families}
+
+
+def _build(module: str, function: str, details: tuple[Any, ...], params: Params) -> Recipe:
+    recipe: Recipe = getattr(import_module(module), function)(*details, params)
+    return recipe

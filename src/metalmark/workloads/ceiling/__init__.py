@@ -45,7 +45,7 @@ matmul = Workload(
         Param("batch_size", 768, "rows", minimum=1),
         Param("width", 768, "columns", minimum=1),
     ),
-    build=builders(__name__, "matmul"),
+    build=builders(__name__, function="matmul"),
     batch=matmul_batch,
     flops=matmul_flops,
     modes=(Mode.INFERENCE,),
@@ -57,7 +57,7 @@ copy = Workload(
         Param("batch_size", 1, "arrays", minimum=1, maximum=1),
         Param("megafloats", 16, "millions of numbers", minimum=1),
     ),
-    build=builders(__name__, "copy"),
+    build=builders(__name__, function="copy"),
     batch=copy_batch,
     modes=(Mode.INFERENCE,),
 )

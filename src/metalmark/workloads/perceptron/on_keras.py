@@ -6,7 +6,7 @@ import keras
 from keras import layers
 
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, Perceptron
 
 
 def build(perceptron: Perceptron, _: Params) -> Recipe:
@@ -18,6 +18,3 @@ def build(perceptron: Perceptron, _: Params) -> Recipe:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
     )
-
-
-mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

@@ -5,7 +5,7 @@ from functools import partial
 from mlx import nn, optimizers
 
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, Perceptron
 
 
 def build(perceptron: Perceptron, _: Params) -> Recipe:
@@ -15,6 +15,3 @@ def build(perceptron: Perceptron, _: Params) -> Recipe:
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
         optimizer=partial(optimizers.Adam, LEARNING_RATE, bias_correction=True),
     )
-
-
-mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, MNIST, PIPELINE, Perceptron
+from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, Perceptron
 
 
 def build(perceptron: Perceptron, _: Params) -> Recipe:
@@ -16,6 +16,3 @@ def build(perceptron: Perceptron, _: Params) -> Recipe:
         loss=nn.CrossEntropyLoss(),
         optimizer=partial(torch.optim.Adam, lr=LEARNING_RATE),
     )
-
-
-mnist_mlp, input_pipeline = partial(build, MNIST), partial(build, PIPELINE)

@@ -7,7 +7,7 @@ framework's modules come from that list, so that they can't disagree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from metalmark.data.dataset import resize_nearest
 from metalmark.errors import FormatError
 from metalmark.model.workload import Batch, Param, Params, Workload
-from metalmark.workloads import weights
+from metalmark.workloads import FAMILIES, builders, weights
 
 CHANNELS = 3
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -92,15 +92,58 @@ class Conv:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block:
+    """Convolutions one after another, then, where it has them, the sum with its input, a ReLU and a max pool."""
+
+    convs: tuple[Conv, ...]
+    adds: bool = False
+    """Whether the input, through `shortcut` if there is one, is added to the output."""
+    shortcut: Conv | None = None
+    relu: bool = False
+    """Whether a ReLU follows the sum."""
+    pool: tuple[int, int] | None = None
+    """The kernel and the stride of the max pool."""
+
+    @property
+    def stage(self) -> str:
+        return self.convs[0].name.partition(".")[0]
+
+    @property
+    def pool_padding(self) -> int:
+        return (self.pool[0] - 1) // 2 if self.pool else 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Backbone:
-    """A network without its top. `sized(pixels)` gives each convolution and the side of its input."""
+    """A network without its top, named as torchvision names it."""
 
     name: str
-    channels: int
-    """The number of channels of its output."""
-    sized: Callable[[int], Iterable[tuple[Conv, int]]]
+    blocks: tuple[Block, ...]
+    relu_max: float | None = None
+    """What its ReLUs cut off at, where they do."""
+    grid: int | None = None
+    """The side its output is averaged to, whatever the size of the image."""
     rename: Callable[[str], str] = str
     """Turns another library's name of an array into torchvision's; names it does not know stay."""
+
+    @property
+    def features(self) -> int:
+        """How many numbers a head gets per image: of each channel its average, or its grid."""
+        return self.blocks[-1].convs[-1].outputs * (self.grid or 1) ** 2
+
+    def sized(self, pixels: int) -> Iterator[tuple[Conv, int]]:
+        """Yield each convolution and the side of its input, for images of this side."""
+        side = pixels
+        for block in self.blocks:
+            entering = side
+            for conv in block.convs:
+                yield conv, side
+                side = conv.side(side)
+            if block.shortcut is not None:
+                yield block.shortcut, entering
+            if block.pool is not None:
+                kernel, stride = block.pool
+                side = (side + 2 * block.pool_padding - kernel) // stride + 1
 
     def convolutions(self) -> list[Conv]:
         return [conv for conv, _ in self.sized(224)]
@@ -120,35 +163,57 @@ class Backbone:
         return {name: array for conv in self.convolutions() for name, array in conv.start(rng).items()}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """A backbone with a head of dense layers, and how they are trained: by Adam."""
+
+    backbone: Backbone
+    hidden: tuple[int, ...] = ()
+    """Widths of the head's hidden layers."""
+    classes: Callable[[Params], int]
+    dropout: float = 0.0
+    learning_rate: Callable[[Params], float]
+    decay: Callable[[Params], tuple[float, int]] | None = None
+    """By which factor the learning rate falls, smoothly, in how many steps."""
+
+    def widths(self, params: Params) -> list[tuple[int, int]]:
+        """Return inputs and outputs of each dense layer."""
+        return list(pairwise((self.backbone.features, *self.hidden, self.classes(params))))
+
+    def decay_per_step(self, params: Params) -> float | None:
+        if self.decay is None:
+            return None
+        factor, steps = self.decay(params)
+        return float(factor ** (1 / steps))
+
+
 def is_frozen(params: Params) -> bool:
     return bool(params["train"] == "head")
 
 
 def transfer_workload(
+    network: Transfer,
     *,
-    backbone: Backbone,
-    head: Callable[[Params], Sequence[int]],
     batch_size: int,
     pixels: int,
     params: tuple[Param, ...] = (),
     normalisation: Callable[[Params], Normalisation] = lambda _: IMAGENET,
     datasets: tuple[str, ...] = (),
+    families: Sequence[str] = FAMILIES,
     **options: Any,
 ) -> Workload:
-    """Make the workload that trains a head, or all, of a network on a backbone.
-
-    `head(params)` gives the widths of the head's dense layers: inputs first, classes last.
-    """
+    """Make the workload that trains the head, or all, of a network."""
+    backbone = network.backbone
 
     def make_batch(params: Params, rng: np.random.Generator) -> Batch:
         """Random 8-bit images, normalised as the real ones are, with random labels."""
         size, side = params["batch_size"], params["pixels"]
         images = _normalised(rng.integers(0, 256, (size, side, side, CHANNELS), np.uint8), normalisation(params))
-        return Batch(inputs=(images,), targets=rng.integers(0, head(params)[-1], size, np.int32))
+        return Batch(inputs=(images,), targets=rng.integers(0, network.classes(params), size, np.int32))
 
     def sample(params: Params, images: np.ndarray, labels: np.ndarray) -> Batch:
         """A data set's 8-bit images, resized by the nearest pixel as published, and normalised."""
-        classes = head(params)[-1]
+        classes = network.classes(params)
         if labels.max() >= classes:
             raise FormatError(
                 f"The data has {labels.max() + 1} classes or more, and the head has {classes} outputs.",
@@ -158,7 +223,7 @@ def transfer_workload(
         return Batch(inputs=(_normalised(resized, normalisation(params)),), targets=labels)
 
     def head_flops(params: Params) -> list[float]:
-        return [2.0 * inputs * outputs for inputs, outputs in pairwise(head(params))]
+        return [2.0 * inputs * outputs for inputs, outputs in network.widths(params)]
 
     def forward_flops(params: Params) -> float:
         return backbone.flops(params["pixels"]) + sum(head_flops(params))
@@ -189,6 +254,7 @@ def transfer_workload(
             ),
             *params,
         ),
+        build=builders(__name__, network, families=families),
         batch=make_batch,
         datasets=datasets,
         sample=sample if datasets else None,

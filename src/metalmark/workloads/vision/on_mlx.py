@@ -1,19 +1,19 @@
-"""What the image workloads share on MLX: layers from a Conv, a frozen backbone that stays so, and how to fill them."""
+"""The image workloads on MLX: modules from a Backbone, and a frozen backbone that stays so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from mlx import core as mx
-from mlx import nn
+from mlx import nn, optimizers
 
 from metalmark.model.workload import Params, Recipe
-from metalmark.workloads.vision import EPSILON, MOMENTUM, Arrays, Conv, is_frozen
+from metalmark.workloads.vision import EPSILON, MOMENTUM, Arrays, Backbone, Conv, Transfer, is_frozen
 
 
-class Transfer(nn.Module):
+class TransferModel(nn.Module):
     """A backbone and a head. A frozen backbone has no gradients and runs in inference mode, in training too."""
 
     def __init__(self, backbone: Any, head: Any, *, frozen: bool) -> None:
@@ -22,7 +22,7 @@ class Transfer(nn.Module):
         if frozen:
             backbone.freeze()
 
-    def train(self, mode: bool = True) -> Transfer:
+    def train(self, mode: bool = True) -> TransferModel:
         super().train(mode)
         if self.frozen:
             # Its BatchNorm would otherwise go on changing by the batches it sees, frozen weights or not.
@@ -33,12 +33,81 @@ class Transfer(nn.Module):
         return self.head(self.backbone(images))
 
 
-def transfer_recipe(backbone: Any, head: list[Any], params: Params, optimizer: Callable[..., Any]) -> Recipe:
+class BackboneModel(nn.Module):
+    """Its modules are named as torchvision's, so that its arrays are too."""
+
+    def __init__(self, network: Backbone) -> None:
+        super().__init__()
+        relu = nn.relu if network.relu_max is None else nn.relu6
+        layers = {spec.name: [*self._layers(spec), *([relu] if spec.relu else [])] for spec in network.convolutions()}
+
+        def forward(features: Any) -> Any:
+            for block in network.blocks:
+                branch = features
+                for spec in block.convs:
+                    branch = _through(layers[spec.name], branch)
+                if block.adds:
+                    branch = branch + (_through(layers[block.shortcut.name], features) if block.shortcut else features)
+                    branch = relu(branch) if block.relu else branch
+                if block.pool is not None:
+                    branch = nn.MaxPool2d(*block.pool, padding=block.pool_padding)(branch)
+                features = branch
+            return features
+
+        # A function, not lists of modules: MLX would register what is in those a second time.
+        self._forward = forward
+
+    def __call__(self, images: Any) -> Any:
+        return self._forward(images)
+
+    def _layers(self, spec: Conv) -> list[Any]:
+        layers = [self._named(spec.name, conv(spec))]
+        if spec.norm:
+            layers.append(self._named(spec.norm, nn.BatchNorm(spec.outputs, eps=EPSILON, momentum=MOMENTUM)))
+        return layers
+
+    def _named(self, name: str, module: Any) -> Any:
+        parts = name.split(".")
+        parent: Any = self
+        for part, following in pairwise(parts):
+            # MLX keeps what is numbered in lists.
+            parent = _added(parent, part, [] if following.isdigit() else nn.Module())
+        return _added(parent, parts[-1], module)
+
+
+def _added(parent: Any, name: str, child: Any) -> Any:
+    """Return the parent's child of that name, which becomes `child` where there is none."""
+    if not isinstance(parent, list):
+        return parent.setdefault(name, child)
+    if int(name) == len(parent):
+        parent.append(child)
+    return parent[int(name)]
+
+
+def build(network: Transfer, params: Params) -> Recipe:
+    head: list[Any] = [average]
+    if network.dropout:
+        head.append(nn.Dropout(network.dropout))
+    for number, (inputs, outputs) in enumerate(network.widths(params)):
+        head += [nn.ReLU()] if number else []
+        head.append(nn.Linear(inputs, outputs))
+    rate, decay = network.learning_rate(params), network.decay_per_step(params)
+    schedule = rate if decay is None else optimizers.exponential_decay(rate, decay)
     return Recipe(
-        model=Transfer(backbone, nn.Sequential(*head), frozen=is_frozen(params)),
+        model=TransferModel(backbone(network.backbone, params), nn.Sequential(*head), frozen=is_frozen(params)),
         loss=partial(nn.losses.cross_entropy, reduction="mean"),
-        optimizer=optimizer,
+        optimizer=partial(optimizers.Adam, schedule, bias_correction=True),
     )
+
+
+def backbone(network: Backbone, params: Params) -> Any:
+    return filled(BackboneModel(network), network.arrays(params["weights"]))
+
+
+def _through(layers: list[Any], features: Any) -> Any:
+    for layer in layers:
+        features = layer(features)
+    return features
 
 
 def conv(spec: Conv) -> Any:
@@ -51,10 +120,6 @@ def conv(spec: Conv) -> Any:
         groups=spec.groups,
         bias=not spec.norm,
     )
-
-
-def norm(spec: Conv) -> Any:
-    return nn.BatchNorm(spec.outputs, eps=EPSILON, momentum=MOMENTUM)
 
 
 def filled(module: Any, arrays: Arrays) -> Any:

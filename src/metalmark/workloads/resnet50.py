@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from metalmark.model.workload import Params
-from metalmark.workloads import builders
-from metalmark.workloads.vision import Backbone, Conv, is_frozen, transfer_workload
+from metalmark.workloads.vision import Backbone, Block, Conv, Transfer, is_frozen, transfer_workload
 
 STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """Width, blocks and the first block's stride of layer1 to layer4."""
@@ -21,8 +18,6 @@ EXPANSION = 4
 BRANCH_SCALE = 0.2
 """Of each branch's last BatchNorm when untrained: at 1, sixteen sums would double the signal sixteen times."""
 STEM = Conv(name="conv1", norm="bn1", inputs=3, outputs=64, kernel=7, stride=2)
-POOL_KERNEL, POOL_STRIDE = 3, 2
-CLASSES = 10
 
 _HUB_STEM = re.compile(r"^(?:resnet\.)?embedder\.embedder\.(convolution|normalization)\.(.+)$")
 _HUB_BRANCH = re.compile(
@@ -33,14 +28,8 @@ _HUB_SHORTCUT = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    stage: str
-    branch: tuple[Conv, Conv, Conv]
-    shortcut: Conv | None
-
-
 def blocks() -> Iterator[Block]:
+    yield Block(convs=(STEM,), pool=(3, 2))
     inputs = STEM.outputs
     for number, (width, count, first_stride) in enumerate(STAGES, 1):
         outputs = width * EXPANSION
@@ -48,7 +37,7 @@ def blocks() -> Iterator[Block]:
             stride = first_stride if index == 0 else 1
             at = f"layer{number}.{index}"
             sizes = ((inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1))
-            one, two, three = (
+            convs = tuple(
                 Conv(
                     name=f"{at}.conv{place}",
                     norm=f"{at}.bn{place}",
@@ -69,22 +58,8 @@ def blocks() -> Iterator[Block]:
                 stride=stride,
                 relu=False,
             )
-            yield Block(
-                stage=f"layer{number}", branch=(one, two, three), shortcut=shortcut if inputs != outputs else None
-            )
+            yield Block(convs=convs, adds=True, shortcut=shortcut if inputs != outputs else None, relu=True)
             inputs = outputs
-
-
-def sized(pixels: int) -> Iterator[tuple[Conv, int]]:
-    yield STEM, pixels
-    side = -(-STEM.side(pixels) // POOL_STRIDE)
-    for block in blocks():
-        entering = side
-        for conv in block.branch:
-            yield conv, side
-            side = conv.side(side)
-        if block.shortcut is not None:
-            yield block.shortcut, entering
 
 
 def rename(name: str) -> str:
@@ -101,20 +76,17 @@ def rename(name: str) -> str:
     return name
 
 
-BACKBONE = Backbone(name="resnet50", channels=STAGES[-1][0] * EXPANSION, sized=sized, rename=rename)
-
-
-def learning_rate(params: Params) -> float:
-    """Keras' default, as published; a tenth of it where the whole network is trained, as is usual there."""
-    return 1e-3 if is_frozen(params) else 1e-4
-
-
+BACKBONE = Backbone(name="resnet50", blocks=tuple(blocks()), rename=rename)
+NETWORK = Transfer(
+    backbone=BACKBONE,
+    classes=lambda _: 10,
+    # Keras' default, as published; a tenth of it where the whole network is trained, as is usual there.
+    learning_rate=lambda params: 1e-3 if is_frozen(params) else 1e-4,
+)
 WORKLOAD = transfer_workload(
+    NETWORK,
     name="resnet50-transfer",
     title="ResNet50, frozen, + global average pool + Dense 10 on 224x224x3 images",
-    backbone=BACKBONE,
-    head=lambda _: (BACKBONE.channels, CLASSES),
     batch_size=32,
     pixels=224,
-    build=builders(__name__),
 )

@@ -11,41 +11,25 @@ from collections.abc import Iterator
 import numpy as np
 
 from metalmark.model.workload import Param
-from metalmark.workloads import builders
-from metalmark.workloads.vision import Backbone, Conv, transfer_workload
+from metalmark.workloads.vision import Backbone, Block, Conv, Transfer, transfer_workload
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 """Outputs of the convolutions between two pools, which halve the image."""
-GRID = 7
-FEATURES = STAGES[-1][-1] * GRID * GRID
-HIDDEN = 512
-LEARNING_RATE = 3e-5
-"""Adam's usual 1e-3 throws the loss up tenfold before it falls: the head has 25,088 inputs."""
 ROTATION_DEGREES = 30.0
 AREA = (0.08, 1.0)
 """The crop's share of the image, as torchvision's RandomResizedCrop has it."""
 RATIO = (3 / 4, 4 / 3)
 
 
-def stages() -> Iterator[tuple[Conv, ...]]:
+def blocks() -> Iterator[Block]:
     inputs, place = 3, 0
     for widths in STAGES:
         convs = []
         for outputs in widths:
             convs.append(Conv(name=f"features.{place}", inputs=inputs, outputs=outputs, kernel=3))
             inputs, place = outputs, place + 2  # its ReLU has a place of its own
-        yield tuple(convs)
+        yield Block(convs=tuple(convs), pool=(2, 2))
         place += 1  # and so has the pool
-
-
-def sized(pixels: int) -> Iterator[tuple[Conv, int]]:
-    side = pixels
-    for convs in stages():
-        yield from ((conv, side) for conv in convs)
-        side //= 2
-
-
-BACKBONE = Backbone(name="vgg16", channels=STAGES[-1][-1], sized=sized)
 
 
 def augmented(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -86,11 +70,18 @@ def _random_map(rng: np.random.Generator, height: int, width: int) -> tuple[floa
     )  # fmt: skip
 
 
+BACKBONE = Backbone(name="vgg16", blocks=tuple(blocks()), grid=7)
+NETWORK = Transfer(
+    backbone=BACKBONE,
+    hidden=(512,),
+    classes=lambda params: int(params["classes"]),
+    # Adam's usual 1e-3 throws the loss up tenfold before it falls: the head has 25,088 inputs.
+    learning_rate=lambda _: 3e-5,
+)
 WORKLOAD = transfer_workload(
+    NETWORK,
     name="vgg16-flowers",
     title="VGG16, frozen, + Dense 512, Dense 102 on 224x224x3 images",
-    backbone=BACKBONE,
-    head=lambda params: (FEATURES, HIDDEN, params["classes"]),
     batch_size=64,
     pixels=224,
     params=(
@@ -99,5 +90,5 @@ WORKLOAD = transfer_workload(
     ),
     datasets=("flowers-102", "folder"),
     augment=lambda params, images, rng: augmented(images, rng) if params["augment"] else images,
-    build=builders(__name__, families=("torch", "keras")),
+    families=("torch", "keras"),
 )
