@@ -3,8 +3,6 @@
 Importing it imports no framework, and next to nothing else: each name is fetched when it is first used.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Downloads: where they are kept, how a file arrives whole or not at all, and how far along it is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ MetalmarkError                what went wrong, why, and what to type next; shown
     └── WrongResultError      it ran, but its proof of work failed
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

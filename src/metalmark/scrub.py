@@ -1,7 +1,5 @@
 """What must not be stored or shown: paths, the user's and the host's name, control characters."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measure how fast each framework and device runs a workload, and the most that each could do."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence

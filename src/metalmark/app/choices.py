@@ -1,7 +1,5 @@
 """What was asked for, parsed once: lists, ranges and switches as a command line or a script gives them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Say whether B is better than A, or whether it is noise: of bench runs, of trainings, or of watched runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from metalmark.app.choices import names_in, parse_accuracy

@@ -1,7 +1,5 @@
 """Say what this machine can run, what is broken, and what to type to mend it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from metalmark.app.choices import names_in

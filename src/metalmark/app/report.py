@@ -1,7 +1,5 @@
 """Write what was measured as a page, as tables to paste, or as data: one file that needs no other."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

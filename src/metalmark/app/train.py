@@ -1,7 +1,5 @@
 """Train a workload to its accuracy: once, or on several frameworks, devices and seeds one after another."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The contract every framework keeps; tests/contract runs them all through it."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ Time is kept, not spent: the device is a moment in the future (`busy_until`), so
 steps costs nothing and the truth is exact. Faults are parameters of the workload `fake`.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

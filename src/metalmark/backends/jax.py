@@ -1,7 +1,5 @@
 """JAX through Keras 3: the whole step is one jitted function of its state, so `--compile` is what it always does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec

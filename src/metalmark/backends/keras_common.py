@@ -1,7 +1,5 @@
 """What TensorFlow and JAX share by sharing Keras 3: dtype policy, loss, loss scaling, what counts as a weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """MLX: lazy, so each step ends with the evaluation of all that it changed; `--compile` is mx.compile of the step."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Callable, Iterator

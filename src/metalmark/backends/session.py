@@ -1,7 +1,5 @@
 """What the sessions of all frameworks share: where their batches come from, and a fingerprint of their weights."""
 
-from __future__ import annotations
-
 import math
 import time
 import zlib

@@ -1,7 +1,5 @@
 """TensorFlow through Keras 3: the whole step is one tf.function, and `--compile` hands it to XLA."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

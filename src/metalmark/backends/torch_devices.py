@@ -1,7 +1,5 @@
 """PyTorch's devices, one class each, with the same method order: what differs between them is here and nowhere else."""
 
-from __future__ import annotations
-
 import platform
 from functools import cache
 

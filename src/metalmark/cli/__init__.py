@@ -1,7 +1,5 @@
 """The command line: one file per verb, imported only when that verb is used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

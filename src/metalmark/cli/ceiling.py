@@ -1,7 +1,5 @@
 """`metalmark ceiling`: the most a device can do, measured here, so that a step's share of it can be told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

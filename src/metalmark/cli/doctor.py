@@ -1,7 +1,5 @@
 """`metalmark doctor`: what this machine can run, what is broken, and what to type."""
 
-from __future__ import annotations
-
 import shutil
 
 import click

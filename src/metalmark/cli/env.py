@@ -1,7 +1,5 @@
 """`metalmark env`: the shell lines that suit this machine."""
 
-from __future__ import annotations
-
 import click
 
 from metalmark.cli.options import Explained

@@ -1,7 +1,5 @@
 """`metalmark list`: workloads, frameworks, devices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """`metalmark report`: let me look instead of read, in one file that needs no other."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`metalmark runs`: list, show, name, export, import, push and delete runs of every kind."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """`metalmark schema`."""
 
-from __future__ import annotations
-
 import click
 
 from metalmark.cli.options import Explained

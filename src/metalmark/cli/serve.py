@@ -1,7 +1,5 @@
 """`metalmark serve`: the store in a browser."""
 
-from __future__ import annotations
-
 import click
 
 from metalmark.cli.options import Explained, store_option

@@ -1,7 +1,5 @@
 """`metalmark track`: what waits for a tracker, and sending it."""
 
-from __future__ import annotations
-
 import click
 
 from metalmark.cli.options import ExplainedGroup

@@ -1,7 +1,5 @@
 """Name and choice → Dataset: `real` fetches, `synthetic` makes, and a path is read as what it turns out to hold."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 

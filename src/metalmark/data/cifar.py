@@ -5,8 +5,6 @@ answered with stand-ins that only take notes, and the array is then made from th
 before anything happens.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import struct

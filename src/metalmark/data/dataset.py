@@ -3,8 +3,6 @@
 Everything is NumPy, so that every framework gets the same arrays.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

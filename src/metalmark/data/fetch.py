@@ -1,8 +1,6 @@
 """Official files: where they are published, downloaded only when asked for (--data real), kept in a cache, and used
 only if their MD5 is right."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing from an archive is ever written to disk, so no member's name or link can lead anywhere.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

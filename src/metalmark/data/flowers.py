@@ -5,8 +5,6 @@ As most tutorials do, training takes the authors' large test set; the missing 40
 evenly over the classes, and what is left of those is halved into validation and test.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -4,8 +4,6 @@ Left out without a word: hidden files, notes (README, LICENSE, .txt, .md, .csv, 
 leave behind. Anything else that is no image is named in an error, since it may be a damaged image.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

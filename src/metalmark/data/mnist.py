@@ -3,8 +3,6 @@
 IDX is big-endian sizes, then bytes; plain or compressed by gzip.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images made from a seed, in a data set's shapes, with a weak sign of their class: enough to learn from."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Progress of a sweep or a training, from its events: on a terminal, in a log, in a notebook, and for the live page."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

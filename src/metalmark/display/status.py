@@ -1,7 +1,5 @@
 """Overview: what a sweep or a training does now, gathered from its events; and the live status file made from it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress: on a terminal or in a notebook a table that fills and what runs now, in logs one line per cell or epoch."""
 
-from __future__ import annotations
-
 import html
 import io
 import sys

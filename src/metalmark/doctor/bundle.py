@@ -3,8 +3,6 @@
 The owner of a Mac can send one: it shows what no documentation does, and becomes a machine in our tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """All checks by name, in the order in which findings of one severity are shown; `examine` runs them over a Scene."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import ModuleType
 

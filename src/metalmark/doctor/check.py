@@ -1,7 +1,5 @@
 """Check and Finding: a symptom to look for in a Scene; what was seen, why it matters and what to type."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Collect a Scene: every tool and every framework side by side, each within its own time limit, all within one."""
 
-from __future__ import annotations
-
 import platform
 import queue
 import sys

@@ -1,7 +1,5 @@
 """What the shell should set before a program starts: pure logic on a Scene, which changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 

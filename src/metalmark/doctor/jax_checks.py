@@ -1,7 +1,5 @@
 """JAX on a Mac: a CPU framework, whatever is installed beside it."""
 
-from __future__ import annotations
-
 from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene
 

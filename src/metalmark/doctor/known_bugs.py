@@ -1,7 +1,5 @@
 """Versions with known wrong results on a device the user has."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What PyTorch's DataLoader needs of the system: open files, shared memory, an importable main module."""
 
-from __future__ import annotations
-
 from metalmark.doctor.check import Finding, check, note, warning
 from metalmark.doctor.scene import OpenFiles, Scene
 

@@ -1,7 +1,5 @@
 """The state of the machine: cores and threads, power, heat, memory, disk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from metalmark.doctor.check import Finding, check, error, note, warning

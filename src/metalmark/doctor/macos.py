@@ -1,7 +1,5 @@
 """What a Mac's tools say of its state, as parts of a Scene. What can't be read is a reason, never a guess."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

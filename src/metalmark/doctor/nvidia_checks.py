@@ -1,7 +1,5 @@
 """Beside an NVIDIA GPU: builds that can't use it, a driver that is too old, and others who use it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from metalmark.backends.base import Probe

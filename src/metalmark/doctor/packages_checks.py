@@ -1,7 +1,5 @@
 """Installed packages that contradict each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement

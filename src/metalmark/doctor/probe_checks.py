@@ -1,7 +1,5 @@
 """What the frameworks and the tools themselves said when they were asked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from metalmark.backends.catalog import FRAMEWORKS

@@ -1,7 +1,5 @@
 """Which Python, and which macOS under it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from metalmark.doctor.check import Finding, check, error, warning

@@ -1,7 +1,5 @@
 """Readers of a Scene's parts that need no system tool: this process, installed packages and the NVIDIA driver."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

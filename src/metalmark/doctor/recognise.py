@@ -3,8 +3,6 @@
 The text is given as it is, in a file, or on standard input. However long it is, little of it is held in memory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Scene: everything that the checks look at, as pure data, so that a test can describe any machine."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 

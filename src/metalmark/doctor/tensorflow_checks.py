@@ -5,8 +5,6 @@ check of the wheels' symbols disagree, the symbols win: Apple's text gives 1.1.0
 what 1.1.0 links.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """PyTorch on Metal: what is set, what that does, and what Metal does not have."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

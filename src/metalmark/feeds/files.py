@@ -1,7 +1,5 @@
 """The open-file limit: raised to what a loader's workers need, or a clear error where it can't be."""
 
-from __future__ import annotations
-
 import resource
 
 from metalmark.errors import UnsupportedError

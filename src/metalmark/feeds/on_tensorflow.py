@@ -1,7 +1,5 @@
 """tf.data: a map over batch numbers, in as many parallel calls as there are workers, prefetched."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

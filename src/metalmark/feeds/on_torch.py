@@ -1,7 +1,5 @@
 """PyTorch's DataLoader: worker processes make the batches; this process takes them in order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count

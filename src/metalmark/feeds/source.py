@@ -3,8 +3,6 @@
 `thread_loader` is the loader of frameworks that have none of their own (JAX, MLX).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

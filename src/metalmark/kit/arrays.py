@@ -3,8 +3,6 @@
 Batches may be nested as the user likes: tensors in dicts, lists, tuples, named tuples and dataclasses.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Ledger: what was logged, in order; numbers that are still on a device are read when that makes nobody wait."""
 
-from __future__ import annotations
-
 import math
 import time
 from array import array

@@ -3,8 +3,6 @@
 What it is given here, and why, is decided without any framework.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import sys

@@ -1,7 +1,5 @@
 """JAX in the user's process: arrays never change and tell whether they are ready."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """MLX in the user's process: one memory for all devices, and nothing computed before it is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TensorFlow in the user's process: eager values; inside a tf.function there are none to look at."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

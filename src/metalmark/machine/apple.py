@@ -3,8 +3,6 @@
 An answer that can't be read is None or an Absent with the reason, never a guess.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -4,8 +4,6 @@ A Mac that nobody touches goes to sleep after minutes, whatever runs on it. On L
 machine up: servers do not sleep, and desktops have no common way to be asked.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whether this process runs in a container, and what that may use: CPU quota and memory limit, cgroup 1 and 2."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each row there has its source and how far to trust it; nothing in it was measured by us.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The processor and the memory of this computer, and which of the instructions that help training it has."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, and forced onto the drive, where Linux and macOS differ."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

@@ -5,8 +5,6 @@ footprint, which Activity Monitor shows as "Memory", has both. The kernel gives 
 does not have it, so libproc is asked. Elsewhere it is the resident size.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """What this computer is: enough to compare it with others, and nothing that names its owner."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """The NVIDIA GPUs of this computer, through the driver's own library (NVML)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Wait for the exit of a child process and end a process group, where Linux and macOS differ."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -10,8 +10,6 @@ nothing of it. Two comparisons show it, and both are recorded:
   virtual machine was paused. What it gained or lost beyond the time slept is reported as such, never as sleep.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Environment variables that steer a framework: which ones are read, recorded and examined."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from metalmark.scrub import scrub

@@ -4,8 +4,6 @@ Each call returns the text, or the reason why there is none. It never raises, ne
 more memory than an answer needs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Runs to and from JSON: checked when read, upgraded when old, refused by name when newer than this Metalmark."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """BenchRun: one cell of a sweep, measured once in a process of its own. Pure data."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct

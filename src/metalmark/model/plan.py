@@ -1,7 +1,5 @@
 """What to run: a Plan is pure data, frozen, and says everything that decides a measurement. A Sweep has many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated

@@ -8,8 +8,6 @@ Raw values are kept; medians and intervals are derived when shown. SCHEMA goes u
 misread a newer run; `codec.py` turns older ones into this shape when it reads them.
 """
 
-from __future__ import annotations
-
 import secrets
 from datetime import UTC, datetime
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Raw figures are kept; rates, best epochs and joules are derived when shown (`training/derived.py`).
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

@@ -4,8 +4,6 @@ It has no Plan, which could be run again and compared like for like, and no bloc
 device: of a loop that was only watched, neither is known, and its times are the host's.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Annotated
 

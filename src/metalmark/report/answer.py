@@ -4,8 +4,6 @@ Its verdicts are those of `metalmark compare`. Where the repeats are too few or 
 this can't be told, and what to type to find out.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 

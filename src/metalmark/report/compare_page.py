@@ -2,8 +2,6 @@
 
 Bench runs have a row per pair of cells; trainings and watched runs have a row per figure of a pair."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

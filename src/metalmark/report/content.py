@@ -1,7 +1,5 @@
 """What a report is of: runs of every kind, and what belongs to them."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from metalmark.model.codec import AnyRun

@@ -1,7 +1,5 @@
 """Ceilings: the most that a device reached in a matrix product and in a copy, by framework, version and dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from msgspec import Struct

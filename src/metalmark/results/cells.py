@@ -1,7 +1,5 @@
 """Cell: the bench runs of one plan, and the figures a table shows, derived from raw blocks when asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 `sides_of` makes sides of what a user names; `compare_runs` compares the first of them with each other one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

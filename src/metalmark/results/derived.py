@@ -2,8 +2,6 @@
 
 Derived when shown, never stored. A figure that is not there is Absent with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 

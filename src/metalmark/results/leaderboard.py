@@ -1,7 +1,5 @@
 """Leaderboard: cells of many machines that answer the same question, the fastest first, each with its interval."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ A cell of a bench is its processes; a cell of trainings is the trainings of one 
 watched runs is one loop of the runs that have one name and the same parameters.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache

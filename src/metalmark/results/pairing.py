@@ -1,7 +1,5 @@
 """Which cells of two sides differ only in what is compared; of any others it is said why they are not like for like."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 

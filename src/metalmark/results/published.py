@@ -3,8 +3,6 @@
 `published_figures.csv` holds them with their sources; nothing in it was measured by us.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from functools import cache

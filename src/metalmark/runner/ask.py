@@ -1,7 +1,5 @@
 """Asks a short-lived process one question. The answer comes in a file; a crash or a hang is an answer too."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The cells that measure ceilings, and which of them this machine has measured before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from metalmark.backends.catalog import UNKNOWN, version_of

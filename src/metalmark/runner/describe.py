@@ -1,8 +1,6 @@
 """What must be known of a workload before it runs. A user's file is read in a process of its own, since it may import a
 framework, raise or hang: `python -m metalmark.runner.describe FILE.py:NAME ANSWER`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

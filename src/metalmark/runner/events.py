@@ -4,8 +4,6 @@ The parent gives a worker its Job in a file; the worker writes progress lines to
 Displays, the live status and trackers all listen to the few kinds of Event.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct

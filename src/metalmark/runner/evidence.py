@@ -1,8 +1,6 @@
 """Proof that a cell did its work: losses are finite and fall on a fixed batch, and parameters move; in inference,
 outputs follow the input and repeat."""
 
-from __future__ import annotations
-
 import math
 import time
 

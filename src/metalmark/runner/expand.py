@@ -1,7 +1,5 @@
 """From lists to cells: the product of everything that was asked for, as Plans in the order of the table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product

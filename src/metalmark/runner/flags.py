@@ -1,7 +1,5 @@
 """Flags: what could spoil a figure, with evidence from the telemetry and the blocks of the measured window."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from metalmark.model.measurement import Completed

@@ -1,7 +1,5 @@
 """The machine between cells: the power it draws when idle, and the pause (`--cooldown`) until it is cool again."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

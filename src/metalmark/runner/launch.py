@@ -1,7 +1,5 @@
 """The parent's side of one cell: spawn a worker, sample, wait without spinning, classify how it ended."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

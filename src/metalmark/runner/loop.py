@@ -1,7 +1,5 @@
 """The clock: blocks of steps between two synchronisations, the first step apart, every block kept."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

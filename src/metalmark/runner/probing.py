@@ -3,8 +3,6 @@
 As a process: `python -m metalmark.runner.probing FRAMEWORK ANSWER`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Runs a Sweep cell by cell, and hands each run over the moment its cell ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec

@@ -3,8 +3,6 @@
 They are parsed once, here. A run names a file of the user's by its last part and a digest; its path is not stored.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """The worker process: one cell, one framework, one outcome file. `python -m metalmark.runner.worker JOB OUTCOME`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Whether a run slows down and whether memory grows: robust lines through noisy series, computed when shown."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

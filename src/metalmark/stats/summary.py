@@ -1,7 +1,5 @@
 """Medians and intervals: pure functions on sequences, computed when shown, never stored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Window: what telemetry says about one part of a run's time, and about the device it ran on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Self

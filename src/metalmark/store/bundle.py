@@ -4,8 +4,6 @@ The hash is over canonical bytes (keys sorted, no white space), so it is of what
 program set them out; the same runs give the same file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ The command's own process writes the file as its worker's progress comes, replac
 A file that was left behind (kill -9) is recognised by its process, which is gone.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ Records are scrubbed when they are made. This looks again, at every string of th
 older Metalmark or a variable such as CUDA_VISIBLE_DEVICES=GPU-... may have brought some in.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Callable

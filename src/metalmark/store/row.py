@@ -1,7 +1,5 @@
 """Row: a run's line in a list, of whatever kind, read from columns without decoding the run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

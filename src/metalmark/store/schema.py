@@ -1,7 +1,5 @@
 """What a store's file is made of: its tables and indexes, how it is known as one, and how an older one becomes this."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterator

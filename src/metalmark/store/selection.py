@@ -1,7 +1,5 @@
 """Selection: the runs that a query means. One resolver for every verb: id, sweep, name, tag, `last`, folder, file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

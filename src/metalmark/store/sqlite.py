@@ -1,7 +1,5 @@
 """Store: every run in one SQLite file in WAL mode. A run is committed the moment it ends, whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

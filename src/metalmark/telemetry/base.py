@@ -1,7 +1,5 @@
 """What a sensor is: something that can be asked for readings several times per second."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

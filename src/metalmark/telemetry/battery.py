@@ -1,7 +1,5 @@
 """The machine's power: whether it runs on its battery, saves power, or is held back because of heat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

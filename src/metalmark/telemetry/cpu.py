@@ -1,7 +1,5 @@
 """RaplSensor and ClockSensor: the energy and the clock of the CPU, as Linux shows them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The energy used in a window of time, from sampled series: by a counter where there is one, else by the power."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """MacmonSensor: an Apple chip's power, load, clocks and heat, from macmon's JSON lines. Needs no root."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """NvidiaSensor: what each NVIDIA GPU does, through the driver's own library (NVML)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """PowermetricsSensor: an Apple chip's power, energy, load and clocks, or the power of an Intel Mac's package, from the
 system's own tool. Needs root."""
 
-from __future__ import annotations
-
 import os
 import plistlib
 import re

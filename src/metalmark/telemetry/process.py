@@ -1,7 +1,5 @@
 """ProcessSensor: what the worker and its descendants use."""
 
-from __future__ import annotations
-
 import time
 
 import psutil  # type: ignore[import-untyped]

@@ -1,7 +1,5 @@
 """The sensors that watch a run on this system. Each says itself why it can't be read here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """SystemSensor and PagingSensor: what memory the whole machine has left, and whether it swaps."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

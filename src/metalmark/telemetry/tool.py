@@ -1,7 +1,5 @@
 """Readings from system tools: from those that answer and end, and from those that print sample after sample."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors

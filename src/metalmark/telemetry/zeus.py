@@ -1,7 +1,5 @@
 """ZeusSensor: the energy of an Apple chip's parts, through zeus-apple-silicon. Needs no root."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

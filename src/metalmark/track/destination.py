@@ -3,8 +3,6 @@
 The text after --track is parsed here, once. Passwords, keys and tokens are kept out of the queue and off the screen.
 """
 
-from __future__ import annotations
-
 import hashlib
 import netrc
 import os

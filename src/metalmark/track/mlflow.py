@@ -1,7 +1,5 @@
 """MlflowService: a run at MLflow, in a local SQLite file or on any tracking server."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import tempfile

@@ -6,8 +6,6 @@ builds the network with Metalmark and the framework it was trained with, on the 
 pickled: the folder holds best.safetensors and model.json.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module

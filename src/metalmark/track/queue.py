@@ -8,8 +8,6 @@ Locks of the system say who is alive, so that a kill -9 leaves nothing to clear 
 one, and so does, for each destination, whoever sends to it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import time

@@ -4,8 +4,6 @@ It is a process, not a thread of the training: whatever a tracker's library cost
 It reads along while the run writes its queue, and each try begins at the first event.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

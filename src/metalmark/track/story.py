@@ -1,7 +1,5 @@
 """Runs of every kind as the events of a queue: how one begins, what it measured, what it came to, how it ended."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime

@@ -4,8 +4,6 @@ Offline, one folder holds the whole run, and W&B cannot append to it: each try w
 W&B keeps the newest of two uploads under one id, so nothing is there twice.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

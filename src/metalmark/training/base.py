@@ -1,7 +1,5 @@
 """The contract every framework's trainer keeps; tests/training runs them all through it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Figures derived from a training's epochs: the best one, rates, why it is over, and flags."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from metalmark.model.run import Absent, Flag

@@ -1,7 +1,5 @@
 """The folder of a training: what was asked for, the run so far and its checkpoints; and what passes to its worker."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The parent's side of a training: spawn a worker, sample, wait, and keep the run up to date on the disk."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

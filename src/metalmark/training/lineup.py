@@ -3,8 +3,6 @@
 Each member has a folder of its own below the lineup's, so that all of them, or one of them, can be resumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLX's trainer: the session that `bench` times, fed by the loop, with its whole state as arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

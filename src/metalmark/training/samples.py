@@ -1,7 +1,5 @@
 """The batches of one epoch by number: the same whichever thread makes them, and in order whichever is first."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """TensorFlow's trainer: the session that `bench` times, fed by the loop, with its whole state as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

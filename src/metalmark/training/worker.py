@@ -1,7 +1,5 @@
 """The worker process: one training, one framework. `python -m metalmark.training.worker JOB OUTCOME`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

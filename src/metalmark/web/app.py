@@ -1,7 +1,5 @@
 """The server: which address is which page, and the socket it answers on until Ctrl-C. Every page is a GET."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Callable

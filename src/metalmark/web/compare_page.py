@@ -1,7 +1,5 @@
 """The page that compares runs with the first of them: the engine and the words of `metalmark compare`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A page of elsewhere can make a browser ask us by a name that it has pointed at t
 asked for is checked, whatever the port: a tunnel may have another. Bound beyond loopback, a token is asked for too.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What runs now: drawn by the server, and fetched again each second by a small script, or by a link."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from markupsafe import Markup

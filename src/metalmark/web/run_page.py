@@ -1,7 +1,5 @@
 """The list of runs of every kind, the page of one, and the page of a sweep: the report's own sections and figures."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every page of the server shares: its frame, its links, and what it says when it can't answer."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

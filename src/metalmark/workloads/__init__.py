@@ -1,7 +1,5 @@
 """WHAT is trained: one module per network. It imports no framework; the `on_*.py` beside it import one each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
@@ -9,11 +7,11 @@ from typing import Any
 
 from metalmark.model.workload import Builder, Params, Recipe
 
-FAMILIES = ("torch", "keras", "mlx")
+ALL_FAMILIES = ("torch", "keras", "mlx")
 
 
 def builders(
-    package: str, *details: Any, function: str = "build", families: Sequence[str] = FAMILIES
+    package: str, *details: Any, function: str = "build", families: Sequence[str] = ALL_FAMILIES
 ) -> dict[str, Builder]:
     """Return what builds a network, per family of frameworks: `function(*details, params)` of the package's
     `on_FAMILY.py`, which is imported only when it is called."""

@@ -1,7 +1,5 @@
 """Name → workload, lazily: built-ins, entry points `metalmark.workloads`, and a user's own `file.py:name`."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import sys

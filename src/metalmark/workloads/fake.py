@@ -1,7 +1,5 @@
 """The software device's own workload: known step times, noise and faults, for tests and benchmarks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload

@@ -4,8 +4,6 @@ The network (width 1.0) is torchvision's: BatchNorm's epsilon is 1e-5, padding i
 keras.applications has 1e-3, and on a stride of 2 pads right and below only; the counts are the same.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ keras.applications puts it on the first 1x1 instead, and gives every convolution
 takes away again. The weights that can be had for other frameworks than Keras are for this form.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 The features, and the pooling to 7x7 that keeps the head's shape at any image size, are torchvision's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Every message says all there is to say in one line: it crosses to the command's process as a failed cell.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

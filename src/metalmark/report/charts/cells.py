@@ -1,7 +1,5 @@
 """Figures of cells: throughput, scaling, energy, the share of the ceiling, and published figures beside those."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from metalmark.model.measurement import Completed

@@ -4,8 +4,6 @@ Here are bars with intervals, in lines.py lines.
 Colours are those of the light page; its styles replace each by a variable, so that a figure follows light and dark.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

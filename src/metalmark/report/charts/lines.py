@@ -1,7 +1,5 @@
 """Lines: over time or over a parameter, told apart by colour and by dash, with intervals and phases where known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

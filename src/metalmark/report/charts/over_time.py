@@ -1,7 +1,5 @@
 """Figures over the time of a run: its step times, what the sensors read in its phases, and the curves of a training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

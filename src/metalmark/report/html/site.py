@@ -3,8 +3,6 @@
 Links are relative, nothing is loaded from anywhere, and each page is complete by itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

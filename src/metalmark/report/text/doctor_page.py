@@ -1,7 +1,5 @@
 """What the doctor says: its findings, an error that it knows, and the lines of `metalmark env`."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Runs for other programs: Markdown to paste, CSV with plain numbers, JSON with everything, Parquet for data frames."""
 
-from __future__ import annotations
-
 import csv
 import io
 import tomllib

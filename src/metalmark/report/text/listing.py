@@ -1,7 +1,5 @@
 """What `metalmark list` shows, as data and as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

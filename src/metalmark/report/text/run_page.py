@@ -1,7 +1,5 @@
 """What is known of a run besides its table: facts as name and value, for a page and for `runs show`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

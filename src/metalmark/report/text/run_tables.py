@@ -2,8 +2,6 @@
 
 Trainings side by side have a column each, and below the table their curves, each kind on one scale."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 

@@ -1,7 +1,5 @@
 """Tables as data, for a terminal, a page and Markdown: of a sweep, of ceilings, and of published figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

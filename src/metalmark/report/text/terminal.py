@@ -1,7 +1,5 @@
 """A Table in a terminal: legible without colour, and as wide as the window."""
 
-from __future__ import annotations
-
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable

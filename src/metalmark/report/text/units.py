@@ -1,7 +1,5 @@
 """Numbers as people read them: three figures, a unit, never more precision than was measured. And `grouped`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar

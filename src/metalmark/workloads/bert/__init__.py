@@ -5,8 +5,6 @@ hub's names, without the prefix "bert." that some files have; each framework put
 A checkpoint's classifier is left out: the task is another one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

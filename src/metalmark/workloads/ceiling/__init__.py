@@ -4,8 +4,6 @@ They run through the same worker, clock and proof as everything else, so that a 
 like.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from metalmark.model.plan import Mode

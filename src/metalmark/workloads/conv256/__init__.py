@@ -1,7 +1,5 @@
 """conv256: one 3x3 convolution of 32 filters, a 2x2 pool and a dense layer on 256x256 images."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from metalmark.model.workload import Batch, Param, Params, Workload

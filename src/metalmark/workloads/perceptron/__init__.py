@@ -4,8 +4,6 @@ mnist-mlp is 784-128-10. input-pipeline is 256-512-10, fed by a producer whose c
 hides.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ A backbone is the list of its convolutions under torchvision's names. Parameter 
 framework's modules come from that list, so that they can't disagree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import numpy as np
 from metalmark.data.dataset import resize_nearest
 from metalmark.errors import FormatError
 from metalmark.model.workload import Batch, Param, Params, Workload
-from metalmark.workloads import FAMILIES, builders, weights
+from metalmark.workloads import ALL_FAMILIES, builders, weights
 
 CHANNELS = 3
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -199,7 +197,7 @@ def transfer_workload(
     params: tuple[Param, ...] = (),
     normalisation: Callable[[Params], Normalisation] = lambda _: IMAGENET,
     datasets: tuple[str, ...] = (),
-    families: Sequence[str] = FAMILIES,
+    families: Sequence[str] = ALL_FAMILIES,
     **options: Any,
 ) -> Workload:
     """Make the workload that trains the head, or all, of a network."""

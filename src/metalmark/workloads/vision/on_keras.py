@@ -1,7 +1,5 @@
 """The image workloads on Keras: layers from a Backbone, under its names, and how to fill them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
