@@ -4,16 +4,7 @@ import sys
 
 import click
 
-from metalmark.cli.options import (
-    ExplainedGroup,
-    against_option,
-    form_options,
-    json_option,
-    print_published,
-    print_runs,
-    quiet_option,
-    store_option,
-)
+from metalmark.cli import options as shared
 from metalmark.errors import UsageError
 
 
@@ -21,15 +12,15 @@ def counted(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
-@click.group("runs", cls=ExplainedGroup)
+@click.group("runs", cls=shared.ExplainedGroup)
 def command() -> None:
     """List, show, name, export, import, push and delete runs: of bench, of train, and watched ones."""
 
 
 @command.command("list")
 @click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Maximum number of runs.")
-@json_option
-@store_option
+@shared.json_option
+@shared.store_option
 def list_(limit: int, as_json: bool, store: str | None) -> None:
     """List the newest runs of every kind, the newest last."""
     from metalmark.app.runs import list_runs
@@ -48,26 +39,26 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 
 @command.command("show")
 @click.argument("runs", nargs=-1, required=True)
-@form_options
-@against_option
-@store_option
+@shared.form_options
+@shared.against_option
+@shared.store_option
 def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
     """Show RUNS as the tables they made, with how and where they ran."""
     from metalmark.app.runs import describe_runs
     from metalmark.app.runs import runs as find_runs
 
     chosen = find_runs(*runs, store=store)
-    print_runs(chosen, form)
+    shared.print_runs(chosen, form)
     if form is None:
         click.echo(describe_runs(chosen))
     if against:
-        print_published(chosen, form)
+        shared.print_published(chosen, form)
 
 
 @command.command("name")
 @click.argument("run")
 @click.argument("name")
-@store_option
+@shared.store_option
 def name(run: str, name: str, store: str | None) -> None:
     """Give RUN the NAME, until another run gets it: a baseline to compare with."""
     _name((run,), name, store, add=False)
@@ -76,7 +67,7 @@ def name(run: str, name: str, store: str | None) -> None:
 @command.command("tag")
 @click.argument("runs", nargs=-1, required=True)
 @click.argument("tag")
-@store_option
+@shared.store_option
 def tag(runs: tuple[str, ...], tag: str, store: str | None) -> None:
     """Add RUNS to those that have the TAG. Runs of the same cell count as its repeats."""
     _name(runs, tag, store, add=True)
@@ -90,7 +81,7 @@ def _name(runs: tuple[str, ...], name: str, store: str | None, *, add: bool) -> 
 
 @command.command("unname")
 @click.argument("name")
-@store_option
+@shared.store_option
 def unname(name: str, store: str | None) -> None:
     """Take a NAME or tag away; the runs stay."""
     from metalmark.app.runs import unname_runs
@@ -106,7 +97,7 @@ def unname(name: str, store: str | None) -> None:
               help="Write one compressed file to share: hashed, and searched for personal data.")  # fmt: skip
 @click.option("--with-names", is_flag=True, help="Put the names and tags of the runs into the bundle too.")
 @click.option("--scrub", is_flag=True, help="Replace personal data with plain words, instead of refusing it.")
-@store_option
+@shared.store_option
 def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_names: bool, scrub: bool,
            store: str | None) -> None:  # fmt: skip
     """Export RUNS (default: all) as JSON: no host, user, path or serial number is in it."""
@@ -127,7 +118,7 @@ def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_n
 @command.command("import")
 @click.argument("files", nargs=-1, required=True)
 @click.option("--with-names", is_flag=True, help="Take over the names in a bundle, beside those here.")
-@store_option
+@shared.store_option
 def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None:
     """Import FILES that `runs export` or `bench --json` wrote; runs that are there already are skipped."""
     from metalmark.app.runs import import_runs
@@ -143,8 +134,8 @@ def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None
 @command.command("push")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="mlflow[=URI],wandb[=MODE]", help="Tracker, as --track takes it.")
-@quiet_option
-@store_option
+@shared.quiet_option
+@shared.store_option
 def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
     """Send RUNS to a tracker. A run that is there already is completed, never doubled."""
     from metalmark.app.runs import push_runs
@@ -155,7 +146,7 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
 @command.command("delete")
 @click.argument("runs", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@store_option
+@shared.store_option
 def delete(runs: tuple[str, ...], yes: bool, store: str | None) -> None:
     """Delete RUNS. This can't be undone: export them first if in doubt."""
     from metalmark.app.runs import delete_runs, rows_to_delete

@@ -1,39 +1,19 @@
 """All checks by name, in the order in which findings of one severity are shown; `examine` runs them over a Scene."""
 
 from collections.abc import Iterable
+from importlib import import_module
 from types import ModuleType
 
 from msgspec.structs import replace
 
-from metalmark.doctor import (
-    jax_checks,
-    known_bugs,
-    loader_checks,
-    machine_checks,
-    nvidia_checks,
-    packages_checks,
-    probe_checks,
-    python_checks,
-    tensorflow_checks,
-    torch_checks,
-)
 from metalmark.doctor.check import Check, Finding, Severity, warning
 from metalmark.doctor.scene import Scene
 from metalmark.errors import UsageError, did_you_mean
 from metalmark.scrub import scrub
 
-FAMILIES = (
-    python_checks,
-    tensorflow_checks,
-    torch_checks,
-    jax_checks,
-    known_bugs,
-    nvidia_checks,
-    packages_checks,
-    probe_checks,
-    loader_checks,
-    machine_checks,
-)
+NAMES = ("python_checks", "tensorflow_checks", "torch_checks", "jax_checks", "known_bugs", "nvidia_checks",
+         "packages_checks", "probe_checks", "loader_checks", "machine_checks")  # fmt: skip
+FAMILIES = tuple(import_module(f"metalmark.doctor.{name}") for name in NAMES)
 
 
 def checks_of(family: ModuleType) -> list[Check]:

@@ -19,20 +19,9 @@ from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import require
 from metalmark.runner.probing import absences, choose_devices
+from metalmark.training import folder as training_folder
 from metalmark.training.derived import ending
-from metalmark.training.folder import (
-    LINEUP,
-    Member,
-    Request,
-    discard,
-    new_folder,
-    new_run,
-    read_struct,
-    remove_if_empty,
-    stored_training,
-    write_record,
-    write_request,
-)
+from metalmark.training.folder import LINEUP, Member, Request
 
 SCHEMA = 1
 EVERY = "all"
@@ -106,14 +95,14 @@ def new_lineup(requests: Sequence[Request], folder: Path, say: Say) -> list[Memb
     for request, why in zip(requests, missing, strict=True):
         if why and request.repeat:
             continue
-        plan, run = request.plan, new_run(request)
+        plan, run = request.plan, training_folder.new_run(request)
         repeat = f"-repeat{request.repeat + 1}" if request.repeat else ""
-        member_folder = new_folder(folder / f"{plan.framework}-{plan.device}{repeat}".replace(":", "-"))
+        member_folder = training_folder.new_folder(folder / f"{plan.framework}-{plan.device}{repeat}".replace(":", "-"))
         if why:
             run = _failed(run, why)
             say(f"{plan.framework} on {plan.device} can't be trained: {why.message}")
-        write_request(member_folder, request)
-        write_record(member_folder, run)
+        training_folder.write_request(member_folder, request)
+        training_folder.write_record(member_folder, run)
         members.append(Member(request, run, member_folder))
     # It is written last: a folder without it is not a lineup yet.
     lineup = Lineup(id=requests[0].sweep, created_at=now_utc(), members=tuple(one.folder.name for one in members))
@@ -126,7 +115,7 @@ def read_members(folder: Path, epochs: int | None = None) -> list[Member]:
     lineup = read_lineup(folder)
     members = []
     for cell, name in enumerate(lineup.members):
-        request, run, member_folder = stored_training(folder / name, epochs)
+        request, run, member_folder = training_folder.stored_training(folder / name, epochs)
         if not request.sweep:
             request = msgspec.structs.replace(request, sweep=lineup.id, cell=cell)
             run = msgspec.structs.replace(run, sweep=lineup.id, cell=cell)
@@ -160,7 +149,7 @@ def run_members(
         elif known is not None:
             say(f"{name}: {known.kind.value}, as in the repeat before.")
             run = _failed(run, known)
-            write_record(folder, run)
+            training_folder.write_record(folder, run)
             keep(run, folder)
         else:
             say(f"{name}:")
@@ -186,9 +175,9 @@ def impossible(runs: Sequence[TrainingRun]) -> bool:
 def discard_lineup(folder: Path, members: Sequence[Member]) -> None:
     """Take away a lineup of which nothing could be trained."""
     for member in members:
-        discard(member.folder)
+        training_folder.discard(member.folder)
     (folder / LINEUP).unlink(missing_ok=True)
-    remove_if_empty(folder)
+    training_folder.remove_if_empty(folder)
 
 
 def is_lineup(folder: Path) -> bool:
@@ -197,7 +186,7 @@ def is_lineup(folder: Path) -> bool:
 
 def read_lineup(folder: Path) -> Lineup:
     path, hint = folder / LINEUP, "Each training in it can still be resumed by its own folder."
-    lineup = read_struct(path, Lineup, newest=SCHEMA, what="trainings side by side", hint=hint)
+    lineup = training_folder.read_struct(path, Lineup, newest=SCHEMA, what="trainings side by side", hint=hint)
     if any(name in ("", ".", "..") or "/" in name or "\\" in name for name in lineup.members):
         # The file may come from anywhere; what it names is read and written.
         raise FormatError(f"{path} names a folder outside of its own.", hint="Resume each training by its own folder.")
