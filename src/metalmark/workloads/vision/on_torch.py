@@ -59,7 +59,7 @@ class BackboneModel(nn.Module):
         ]
         self._stages = [list(stage) for _, stage in groupby(steps, lambda step: step[0].stage)]
 
-    # The peak memory is measured too, so how long things are kept is part of the workload: the input of a stage, a block
+    # The peak memory is measured too, so how long things are kept matters: the input of a stage, a block
     # or a convolution until it ends, hence a function for each; the stem's output until the very end.
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         stem, *stages = self._stages
