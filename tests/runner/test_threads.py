@@ -77,7 +77,6 @@ def test_a_training_begins_and_fails_in_another_thread(fake_plan: Plans, tmp_pat
 SCRIPT = """
 import sys
 from metalmark.model.plan import *
-from metalmark.model.plan import Sweep
 from metalmark.model.run import new_id, now_utc
 from metalmark.runner.sweeping import run_sweep
 from metalmark.workloads.catalog import load
