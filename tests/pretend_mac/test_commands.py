@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -283,8 +284,12 @@ def wait_for_line(process: subprocess.Popen[str], pattern: str) -> str:
 
 def workers(pid: int) -> list[int]:
     """The processes that measure below a command's own."""
-    found = psutil.Process(pid).children(recursive=True)
-    return [child.pid for child in found if "metalmark.runner.worker" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # one that has just ended, a zombie included
+            if "metalmark.runner.worker" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
 
 
 def leftover(mac: Mac) -> list[str]:

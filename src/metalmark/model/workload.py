@@ -65,6 +65,11 @@ class Batch:
     targets: np.ndarray
 
 
+def _unchanged(batch: Batch) -> Batch:
+    """Not a lambda, which can't be pickled: a loader's processes are spawned on macOS, and get a recipe's `prepare`."""
+    return batch
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What a builder returns, in its framework's own objects.
@@ -78,7 +83,7 @@ class Recipe:
     model: Any
     loss: Callable[..., Any]
     optimizer: Callable[..., Any]
-    prepare: Callable[[Batch], Batch] = lambda batch: batch
+    prepare: Callable[[Batch], Batch] = _unchanged
     """Turns the workload's arrays into this framework's layout (NCHW, other integer types)."""
 
 
