@@ -42,7 +42,7 @@ def look_around(*, progress: bool = True) -> Scene:
     """Ask the frameworks, each in a process of its own, and the system's tools."""
     if progress:
         say_on_stderr("Asking the frameworks, each in a process of its own, and the system's tools ...")
-    return collect(_tell if progress else _tell_nobody)
+    return collect(_tell if progress else lambda *_: None)
 
 
 def _tell(name: str, after_s: float, answer: object) -> None:
@@ -52,7 +52,3 @@ def _tell(name: str, after_s: float, answer: object) -> None:
     if isinstance(answer, Probe | NoAnswer):
         state = "answered" if isinstance(answer, Probe) else "failed"
         say_on_stderr(f"  {name} {state} after {after_s:.1f} s")
-
-
-def _tell_nobody(name: str, after_s: float, answer: object) -> None:
-    """For a caller that wants no progress."""

@@ -131,26 +131,10 @@ def _html(content: Content) -> bytes:
     return document(content).encode()
 
 
-def _markdown(content: Content) -> bytes:
-    return exports.markdown_text(content).encode()
-
-
-def _csv(content: Content) -> bytes:
-    return exports.csv_text(content).encode()
-
-
-def _json(content: Content) -> bytes:
-    return exports.json_text(content.runs).encode()
-
-
-def _parquet(content: Content) -> bytes:
-    return exports.parquet_bytes(content)
-
-
 _RENDERERS: dict[str, Callable[[Content], bytes]] = {
     "html": _html,
-    "markdown": _markdown,
-    "csv": _csv,
-    "json": _json,
-    "parquet": _parquet,
+    "markdown": lambda content: exports.markdown_text(content).encode(),
+    "csv": lambda content: exports.csv_text(content).encode(),
+    "json": lambda content: exports.json_text(content.runs).encode(),
+    "parquet": exports.parquet_bytes,
 }

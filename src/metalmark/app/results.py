@@ -1,8 +1,6 @@
 """Runs, Comparisons and Diagnosis: what a use case returns. Each prints as the command's own table, shows as HTML in a
 notebook, and gives its figures as plain dictionaries, a pandas frame or an Arrow table."""
 
-from __future__ import annotations
-
 import html
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,7 +44,7 @@ class Tabular:
     def to_dicts(self) -> list[dict[str, Any]]:
         raise NotImplementedError
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> "pandas.DataFrame":
         """One row per entry of `to_dicts`. It needs pandas, which Metalmark does not install."""
         try:
             import pandas as pd
@@ -54,7 +52,7 @@ class Tabular:
             raise NotInstalledError("to_pandas() needs pandas.", hint="pip install pandas") from error
         return pd.DataFrame(self.to_dicts())
 
-    def to_arrow(self) -> pyarrow.Table:
+    def to_arrow(self) -> "pyarrow.Table":
         """One row per entry of `to_dicts`, as Parquet and DuckDB read it. It needs pyarrow."""
         try:
             import pyarrow as pa
@@ -109,8 +107,8 @@ class Runs(Tabular, Sequence[AnyRun]):
     @overload
     def __getitem__(self, index: int | str) -> AnyRun: ...
     @overload
-    def __getitem__(self, index: slice) -> Runs: ...
-    def __getitem__(self, index: int | str | slice) -> AnyRun | Runs:
+    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: int | str | slice) -> "AnyRun | Runs":
         """A run by its place or by its id, or the beginning of one; a slice gives Runs."""
         if isinstance(index, slice):
             return self._with(self._runs[index])
@@ -141,7 +139,7 @@ class Runs(Tabular, Sequence[AnyRun]):
         """What `all` could have meant and did not, each with its reason."""
         return self.sweep.left_out if self.sweep is not None else ()
 
-    def filter(self, condition: Callable[[AnyRun], bool] | None = None, **values: object) -> Runs:
+    def filter(self, condition: Callable[[AnyRun], bool] | None = None, **values: object) -> "Runs":
         """Keep the runs that a function takes, or whose entries in `to_dicts` have these values:
         `runs.filter(framework="torch", batch_size=64)`, `runs.filter(lambda run: run.header.ending == "completed")`."""
         kept = []
@@ -172,7 +170,7 @@ class Runs(Tabular, Sequence[AnyRun]):
         """One dictionary per run: what ran, where, how it ended, and its figures (`step_s`, `samples_s`, ...)."""
         return [run_dict(run) for run in self._runs]
 
-    def chart(self) -> Chart:
+    def chart(self) -> "Chart":
         """Draw throughput (bench runs) or the curves (trainings), as the report does. It needs the extra `web`."""
         from metalmark.report.charts.cells import throughput_figures
         from metalmark.report.charts.draw import Figure
@@ -187,7 +185,7 @@ class Runs(Tabular, Sequence[AnyRun]):
         drawn += [figure for run in content.watched for figure in watched_figures(run)]
         return Chart([figure.svg for figure in drawn if isinstance(figure, Figure)])
 
-    def _with(self, runs: Iterable[AnyRun]) -> Runs:
+    def _with(self, runs: Iterable[AnyRun]) -> "Runs":
         """Some of these runs. They are no longer the whole sweep, so nothing is shown as missing."""
         return Runs(runs, store=self.store, complete=self.complete, as_list=self._as_list)
 
@@ -195,16 +193,16 @@ class Runs(Tabular, Sequence[AnyRun]):
 class Comparisons(Tabular, Sequence["Comparison"]):
     """The first side against each of the others."""
 
-    def __init__(self, comparisons: Sequence[Comparison], refused: Sequence[UsageError] = ()) -> None:
+    def __init__(self, comparisons: "Sequence[Comparison]", refused: Sequence[UsageError] = ()) -> None:
         self._comparisons = tuple(comparisons)
         self.refused = tuple(refused)
         """Why some sides could not be compared with the first."""
 
     @overload
-    def __getitem__(self, index: int) -> Comparison: ...
+    def __getitem__(self, index: int) -> "Comparison": ...
     @overload
-    def __getitem__(self, index: slice) -> Comparisons: ...
-    def __getitem__(self, index: int | slice) -> Comparison | Comparisons:
+    def __getitem__(self, index: slice) -> "Comparisons": ...
+    def __getitem__(self, index: int | slice) -> "Comparison | Comparisons":
         if isinstance(index, slice):
             return Comparisons(self._comparisons[index])
         return self._comparisons[index]
@@ -225,7 +223,7 @@ class Comparisons(Tabular, Sequence["Comparison"]):
 class Diagnosis(Tabular):
     """What the doctor found: the machine, what each framework can use, and what is broken with what to type."""
 
-    def __init__(self, scene: Scene, findings: Sequence[Finding]) -> None:
+    def __init__(self, scene: "Scene", findings: "Sequence[Finding]") -> None:
         self.scene, self.findings = scene, tuple(findings)
 
     @property
@@ -284,7 +282,7 @@ def run_dict(run: AnyRun) -> dict[str, Any]:
     return {**entry, **settings, "data": run.plan.data, **run.plan.params}
 
 
-def _comparison_dict(found: Comparison, row: CellComparison) -> dict[str, Any]:
+def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, Any]:
     speed = None if isinstance(row.speed, Absent) else row.speed
     entry: dict[str, Any] = {
         "cell": row.name,

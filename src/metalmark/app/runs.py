@@ -1,7 +1,5 @@
 """List, show, name, export, import, push and delete runs of every kind."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -49,7 +47,7 @@ class Imported(Struct, frozen=True, kw_only=True):
     """Whether a file had names that were not taken over."""
 
 
-def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> Runs:
+def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> "Runs":
     """Return stored runs: those that the queries mean, or the newest ones.
 
     A query is a run's id or the beginning of one, a sweep's id, a name, a tag, "last" for what the newest command
@@ -81,7 +79,7 @@ def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing
         return Listing(rows=rows, total=opened.count(), names=opened.names(), store=path)
 
 
-def describe_runs(chosen: Runs) -> str:
+def describe_runs(chosen: "Runs") -> str:
     """Say how and where runs ran: the machine, the versions, and the figures of each that is not one of very many."""
     from metalmark.report.text.run_page import run_page
     from metalmark.results.ceilings import ceilings_of

@@ -1,7 +1,5 @@
 """The frameworks by name, known without importing one: how to find them, and which settings they lack where."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -65,7 +63,7 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def missing(self) -> list[str]:
         return [package for package in self.packages if find_spec(package) is None]
 
-    def backend(self) -> Backend:
+    def backend(self) -> "Backend":
         """Import the framework: for workers and probes only."""
         return import_module(f"metalmark.backends.{self.name}").BACKEND  # type: ignore[no-any-return]
 

@@ -1,7 +1,5 @@
 """`metalmark bench`: parse, measure, print the table."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,7 +80,7 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
     return finish(runs, shared.sayer(quiet), strict=strict)
 
 
-def finish(runs: Runs, say: Any, *, strict: bool) -> int:
+def finish(runs: "Runs", say: Any, *, strict: bool) -> int:
     """Say where the runs are and return the exit code."""
     assert runs.sweep is not None
     say(f"Stored in {runs.store} as sweep {runs.sweep.id}.")
@@ -95,7 +93,7 @@ def finish(runs: Runs, say: Any, *, strict: bool) -> int:
     return 1 if flagged else exit_code(runs.cells)
 
 
-def exit_code(cells: list[Cell]) -> int:
+def exit_code(cells: "list[Cell]") -> int:
     """Out of memory and unsupported are answers; what broke, or nothing at all, is not."""
     failures = [cell.failure for cell in cells]
     broke = any(failure is not None and failure.kind.value in BROKEN for failure in failures)

@@ -1,7 +1,5 @@
 """`metalmark compare`: is B really better than A, or is it noise?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -52,7 +50,7 @@ def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy
     return 0 if passed else 1
 
 
-def show(found: Sequence[Comparison], form: str | None) -> None:
+def show(found: "Sequence[Comparison]", form: str | None) -> None:
     import msgspec
 
     from metalmark.report.compare_page import comparison_documents, comparison_table

@@ -1,7 +1,5 @@
 """What several verbs share: options, the words that click does not know, and how runs are printed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -151,7 +149,7 @@ def _take(params: dict[str, str], name: str, value: str, *, shown: str) -> None:
     params[key] = value
 
 
-def print_runs(runs: Runs, form: str | None) -> None:
+def print_runs(runs: "Runs", form: str | None) -> None:
     """Print runs as their tables, or in the form that was asked for."""
     if form is None:
         from metalmark.report.text.terminal import print_table, wide_console
@@ -172,7 +170,7 @@ def print_runs(runs: Runs, form: str | None) -> None:
         click.echo("\n".join(markdown(table) for table in runs.tables()), nl=False)
 
 
-def print_published(runs: Runs, form: str | None) -> None:
+def print_published(runs: "Runs", form: str | None) -> None:
     """Print published figures after the table. JSON and CSV are one document for a program, so nothing is added."""
     from metalmark.report.text.exports import markdown
     from metalmark.report.text.tables import published_tables

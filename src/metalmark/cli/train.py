@@ -1,7 +1,5 @@
 """`metalmark train`: parse, train in processes of their own, print the curve."""
 
-from __future__ import annotations
-
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +76,7 @@ def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet
     return 1 if broken or not any(run.epochs for run in trainings) else 0
 
 
-def _print(runs: Runs, trainings: list[TrainingRun], *, as_json: bool, quiet: bool) -> None:
+def _print(runs: "Runs", trainings: "list[TrainingRun]", *, as_json: bool, quiet: bool) -> None:
     import msgspec
 
     from metalmark.results.derived import flags_of
@@ -99,7 +97,7 @@ def _print(runs: Runs, trainings: list[TrainingRun], *, as_json: bool, quiet: bo
         say(f"Written to {runs.folder}.")
 
 
-def _say_why_not(trainings: list[TrainingRun]) -> None:
+def _say_why_not(trainings: "list[TrainingRun]") -> None:
     """None of them can be trained here: each reason once, with those it is the reason for."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for run in trainings:

@@ -4,9 +4,9 @@
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -51,25 +51,33 @@ def _nothing(*_: object) -> None:
     """A worker process makes batches; it trains nothing."""
 
 
-@contextmanager
-def thread_loader(source: Source, loader: Loader) -> Iterator[Iterator[Arrays]]:
+def thread_loader(source: Source, loader: Loader) -> AbstractContextManager[Iterator[Arrays]]:
     """Yield batches in order, made ahead by threads. With nothing ahead, each is made when it is asked for."""
-    if not loader.prefetch:
-        yield (source[index] for index in count())
-        return
-    with ThreadPoolExecutor(max_workers=max(1, loader.workers), thread_name_prefix="loader") as pool:
+    return made_ahead(source.__getitem__, count(), workers=max(1, loader.workers), ahead=loader.prefetch)
+
+
+@contextmanager
+def made_ahead(
+    make: Callable[[int], Arrays], numbers: Iterable[int], *, workers: int, ahead: int
+) -> Iterator[Iterator[Arrays]]:
+    """Give the batches of these numbers in order, made by threads; by the caller where `ahead` is 0."""
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="batches") as pool:
         try:
-            yield _made_ahead(source, pool, loader.prefetch)
+            yield _in_turn(make, numbers, pool, ahead) if ahead else map(make, numbers)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _made_ahead(source: Source, pool: ThreadPoolExecutor, prefetch: int) -> Iterator[Arrays]:
+def _in_turn(
+    make: Callable[[int], Arrays], numbers: Iterable[int], pool: ThreadPoolExecutor, ahead: int
+) -> Iterator[Arrays]:
     pending: deque[Future[Arrays]] = deque()
-    for index in count():
-        pending.append(pool.submit(source.__getitem__, index))
-        if len(pending) > prefetch:
+    for number in numbers:
+        pending.append(pool.submit(make, number))
+        if len(pending) > ahead:
             yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
 def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:

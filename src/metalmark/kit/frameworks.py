@@ -3,8 +3,6 @@
 Only the framework that an object belongs to is used, or those that the user's script has imported; no other.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -30,7 +28,7 @@ class ChosenDevice(str):
     framework: str
     why: str
 
-    def __new__(cls, word: str, *, framework: str, why: str) -> ChosenDevice:
+    def __new__(cls, word: str, *, framework: str, why: str) -> "ChosenDevice":
         made = super().__new__(cls, word)
         made.framework, made.why = framework, why
         return made

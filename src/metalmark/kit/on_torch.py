@@ -1,7 +1,5 @@
 """PyTorch in the user's process: CPU, CUDA, Metal, or an accelerator that registers itself."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -156,7 +154,7 @@ class _UnreadScalar(Later):
     Many are folded into one vector, so that a long run does not hold a small tensor for each step.
     """
 
-    loose: ClassVar[dict[torch.device, list[_UnreadScalar]]] = {}
+    loose: ClassVar[dict[torch.device, "list[_UnreadScalar]"]] = {}
 
     def __init__(self, scalar: torch.Tensor) -> None:
         # A copy: the user may go on adding to this very tensor.
@@ -176,7 +174,7 @@ class _UnreadScalar(Later):
         return self._numbers()[self._index]
 
     @staticmethod
-    def _fold(loose: list[_UnreadScalar]) -> None:
+    def _fold(loose: "list[_UnreadScalar]") -> None:
         numbers = cache(torch.stack([each._tensor for each in loose]).tolist)
         for index, each in enumerate(loose):
             each._tensor, each._numbers, each._index = None, numbers, index

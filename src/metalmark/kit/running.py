@@ -3,8 +3,6 @@
 Trackers that are named are fed by a queue on disk; each of the user's own runs in a thread.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -78,7 +76,7 @@ def run(
     params: Mapping[str, Any] | None = None,
     hz: float | None = HZ,
     store: str | os.PathLike[str] | None = None,
-) -> RunRecorder:
+) -> "RunRecorder":
     """Record a loop: `with mm.run("name") as run: for batch in run.watch(loader): ...; run.log(loss=loss)`.
 
     `track`: "mlflow", "mlflow=URI", "wandb", "wandb=offline", a Tracker, or several. `params`: the settings to
@@ -133,7 +131,7 @@ class RunRecorder:
         self._began_s = 0.0
         self._started_at = ""
 
-    def watch(self, loader: Iterable[Item], loop: str = "train") -> Watching[Item]:
+    def watch(self, loader: Iterable[Item], loop: str = "train") -> "Watching[Item]":
         """Time a loader: how long each step took, and how much of that it waited for its batch."""
         if self._sampler is None:
             raise _outside("watch")
@@ -382,7 +380,7 @@ class TrackerThread:
             self._trouble = scrub(f"{self._name} stopped: {type(error).__name__}: {error}")[:500]
 
 
-def _track_by_name(names: str) -> Tracking:
+def _track_by_name(names: str) -> "Tracking":
     """Return the tracking of `names`. What it needs is imported only for a script that tracks."""
     from metalmark.track.destination import parse_track
     from metalmark.track.tracking import Tracking, say_nothing

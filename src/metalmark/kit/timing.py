@@ -1,7 +1,5 @@
 """Time with the device idle: a stopwatch for a stretch of code, and blocks of steps for a figure with its interval."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -42,7 +40,7 @@ class Stopwatch:
             raise UsageError("The stopwatch has measured nothing yet.", hint="Read it after its `with` block.")
         return self.laps_s[-1]
 
-    def __enter__(self) -> Stopwatch:
+    def __enter__(self) -> "Stopwatch":
         synchronize()
         self._begin = time.perf_counter()
         return self

@@ -4,8 +4,6 @@ No framework is imported here. Built-ins name their builders as "module:function
 costs nothing; a user's own file may pass the functions themselves.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,8 +59,8 @@ class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
 class Batch:
     """Arrays of one step, images as NHWC."""
 
-    inputs: tuple[np.ndarray, ...]
-    targets: np.ndarray
+    inputs: "tuple[np.ndarray, ...]"
+    targets: "np.ndarray"
 
 
 def _unchanged(batch: Batch) -> Batch:
@@ -98,7 +96,7 @@ class Workload:
     title: str
     params: tuple[Param, ...]
     build: Mapping[str, Builder | str]
-    batch: Callable[[Params, np.random.Generator], Batch]
+    batch: "Callable[[Params, np.random.Generator], Batch]"
     produce_s: Callable[[Params], float] | None = None
     """How long a loader's batch takes to make beyond its arrays, where the workload sets that cost."""
     flops: Callable[[Params], float] | None = None
@@ -108,9 +106,9 @@ class Workload:
     modes: tuple[Mode, ...] = (Mode.TRAINING, Mode.INFERENCE)
     datasets: tuple[str, ...] = ()
     """Data sets of `metalmark.data` it can be fed with, `--data real` meaning the first."""
-    sample: Callable[[Params, np.ndarray, np.ndarray], Batch] | None = None
+    sample: "Callable[[Params, np.ndarray, np.ndarray], Batch] | None" = None
     """sample(params, images as uint8 NHWC, labels) makes a batch of real samples."""
-    augment: Callable[[Params, np.ndarray, np.random.Generator], np.ndarray] | None = None
+    augment: "Callable[[Params, np.ndarray, np.random.Generator], np.ndarray] | None" = None
     """augment(params, images, rng) gives random views of a data set's training images."""
     feed: Feed = Feed.RESIDENT
     """Where its batches come from unless --data-from says otherwise."""
@@ -124,7 +122,7 @@ class Workload:
         given = {name: getattr(self, name) for name in ("name", "title", "params", "modes", "feed")}
         return WorkloadInfo(**given, frameworks=tuple(name for family in self.build for name in FAMILIES[family]))
 
-    def produce(self, params: Params, rng: np.random.Generator) -> Batch:
+    def produce(self, params: Params, rng: "np.random.Generator") -> Batch:
         """A batch as a loader makes it: at the cost the workload sets, which is waiting, not computing."""
         begin = time.perf_counter()
         batch = self.batch(params, rng)

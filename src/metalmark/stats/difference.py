@@ -7,8 +7,6 @@ shares, such as an accuracy, are compared as they are (`gap`). `benchmarks/compa
 verdicts are wrong.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -81,7 +79,7 @@ class Estimate(NamedTuple):
         variance = sum(part for part, _ in self.parts)
         return min(t95(_degrees(self.parts)) * math.sqrt(variance), WIDEST)
 
-    def repeated(self, count: int) -> Estimate:
+    def repeated(self, count: int) -> "Estimate":
         """The same estimate with `count` runs per side that scatter as these do."""
         return Estimate(self.value, tuple((part * held / count, count) for part, held in self.parts))
 

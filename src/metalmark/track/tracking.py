@@ -4,8 +4,6 @@
 could not be sent. Nothing here imports a tracker's library.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -107,7 +105,7 @@ class Tracking:
         unsent = [outcome.brief for outcome in self.finish() if not outcome.delivery.done]
         return [self.trouble, *unsent] if self.trouble else unsent
 
-    def finish(self) -> list[SendOutcome]:
+    def finish(self) -> "list[SendOutcome]":
         """Send what is left, wait within reason, and say what became of it."""
         self._close()
         outcomes: list[SendOutcome] = []

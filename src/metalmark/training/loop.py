@@ -1,7 +1,5 @@
 """The training loop: epochs, validation, checkpoints, when to stop. It knows no framework."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -121,7 +119,7 @@ class Loop:
             checkpoint_s=self._checkpoint_s,
         )  # fmt: skip
 
-    def _first(self, arrays: Arrays, losses: LossReader) -> float:
+    def _first(self, arrays: Arrays, losses: "LossReader") -> float:
         """Time the first step of a batch size by itself: it traces, compiles and allocates."""
         self._trainer.synchronize()
         begin = time.perf_counter()
@@ -132,7 +130,7 @@ class Loop:
         losses.add(loss, len(arrays[-1]))
         return elapsed_s
 
-    def _validate(self, number: int) -> Tally:
+    def _validate(self, number: int) -> "Tally":
         passes = samples.Samples(self._workload, self._trainer.recipe, self._plan, self._dataset.validation)
         tally = Tally()
         with samples.in_order(passes, self._workers) as batches:

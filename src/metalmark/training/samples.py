@@ -1,9 +1,7 @@
 """The batches of one epoch by number: the same whichever thread makes them, and in order whichever is first."""
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +10,7 @@ import numpy as np
 from metalmark.data.catalog import PIXELS, SYNTHETIC, load
 from metalmark.data.dataset import Dataset, Positions, Split, order
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.source import Arrays, find_dataset
+from metalmark.feeds.source import Arrays, find_dataset, made_ahead
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Recipe, Workload
 
@@ -75,24 +73,7 @@ def suitable_workers(first: Arrays, cores: int) -> int:
     return max(1, min(MOST_WORKERS, cores - 1)) if large else 0
 
 
-@contextmanager
-def in_order(samples: Samples, workers: int) -> Iterator[Iterator[Arrays]]:
+def in_order(samples: Samples, workers: int) -> AbstractContextManager[Iterator[Arrays]]:
     """Give the batches one after another, made ahead by `workers` threads, or by the caller where there are none."""
-    if not workers:
-        yield (samples[number] for number in range(len(samples)))
-        return
-    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="samples") as pool:
-        try:
-            yield _ahead(samples, pool, workers + AHEAD)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ahead(samples: Samples, pool: ThreadPoolExecutor, ahead: int) -> Iterator[Arrays]:
-    pending: deque[Future[Arrays]] = deque()
-    for number in range(len(samples)):
-        pending.append(pool.submit(samples.__getitem__, number))
-        if len(pending) > ahead:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+    ahead = workers + AHEAD if workers else 0
+    return made_ahead(samples.__getitem__, range(len(samples)), workers=max(1, workers), ahead=ahead)

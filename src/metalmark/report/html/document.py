@@ -1,8 +1,6 @@
 """The report: one document from a Content, which begins with the answer; then come the tables, then the charts. Its
 sections, a run of any kind, the cells of a sweep, trainings side by side, are those of the server too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -105,7 +103,7 @@ def _charts(anchor: str, title: str, drawn: Sequence[Drawn], missing: list[Missi
         yield (anchor, title, body)
 
 
-def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
+def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> "Markup":
     done = [cell for cell in cells if not cell.failure]
     chosen = sorted(done, key=lambda cell: not cell.flags)[:MOST_OVER_TIME]
     shown = [cell for cell in done if any(cell is one for one in chosen)]
@@ -120,7 +118,7 @@ def _over_time(cells: Sequence[Cell], missing: list[Missing]) -> Markup:
     return render("join.html", parts=parts)
 
 
-def _runs(content: Content, missing: list[Missing]) -> Markup:
+def _runs(content: Content, missing: list[Missing]) -> "Markup":
     runs, several = content.bench_runs, len(content.machines) > 1
     sections = [
         (run.id, run.plan.label, f"repeat {run.repeat + 1}",
@@ -134,7 +132,7 @@ def _runs(content: Content, missing: list[Missing]) -> Markup:
 def run_section(
     run: AnyRun, missing: list[Missing], *, ceilings: Ceilings = NO_CEILINGS, draws: bool = True, machine: bool = True,
     level: int = 2,
-) -> Markup:  # fmt: skip
+) -> "Markup":  # fmt: skip
     """Return everything that is known of one run. `draws`: with figures. `machine`: False where the page says it."""
     header = run.header
     outcome = run.outcome if isinstance(run, BenchRun) else None
@@ -164,7 +162,7 @@ def run_section(
     )
 
 
-def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> Markup:
+def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> "Markup":
     """Return the trainings side by side, then each."""
     parts = [figures_block(together_figures(runs), missing)]
     if len(runs) > 1:
@@ -173,7 +171,7 @@ def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> Ma
     return render("join.html", parts=[*parts, *(run_section(run, missing, machine=False, level=3) for run in runs)])
 
 
-def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> Markup:
+def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> "Markup":
     """Return what each sensor read in the measured window where that is known, else over the whole run."""
     rows: list[list[str | Value]] = []
     for series in telemetry.series:
@@ -191,7 +189,7 @@ def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> Marku
 
 def sweep_section(
     runs: Sequence[BenchRun], *, plans: Sequence[Plan] = (), left_out: Sequence[str] = (), links: str = "#run-"
-) -> Markup:
+) -> "Markup":
     """Return the cells that completed and those that could not. `plans`: everything that was planned, where known: what
     has no run yet is listed. `left_out`: what was not tried, with the reasons. `links`: how the address of a run
     begins."""
@@ -220,7 +218,7 @@ def _run_notes(run: AnyRun, done: Completed | None) -> list[str]:
     return [*done.notes, *fallbacks]
 
 
-def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
+def _ran(cells: Sequence[Cell], links: str) -> "Markup | None":
     """Cells of several sweeps and machines are one table: a page has room, and it filters."""
     done = [cell for cell in cells if not cell.failure]
     if not done:
@@ -239,7 +237,7 @@ def _ran(cells: Sequence[Cell], links: str) -> Markup | None:
     return table(columns, rows, caption=ours.caption, notes=[*cut, *ours.notes])
 
 
-def _failed(cells: Sequence[Cell], links: str) -> Markup | None:
+def _failed(cells: Sequence[Cell], links: str) -> "Markup | None":
     lost = [cell for cell in cells if cell.failure][:MOST_ROWS]
     if not lost:
         return None

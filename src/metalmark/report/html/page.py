@@ -1,8 +1,6 @@
 """The document around the body of a page, one file that needs no other or one that links to files of a server; and its
 pieces: tables that sort and filter where there is script, and figures."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -42,7 +40,7 @@ _SCALES = {
 
 
 def page(
-    title: str, body: Markup, *, script: str = "", static: str = "", nav: Sequence[Link] = (), subtitle: str = ""
+    title: str, body: "Markup", *, script: str = "", static: str = "", nav: Sequence[Link] = (), subtitle: str = ""
 ) -> str:
     """Return a whole document.
 
@@ -70,7 +68,7 @@ def asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
-def render(template: str, **values: object) -> Markup:
+def render(template: str, **values: object) -> "Markup":
     """Render a template of this package: each str among the values is escaped, a Markup stays as it is."""
     from markupsafe import Markup
 
@@ -78,7 +76,7 @@ def render(template: str, **values: object) -> Markup:
 
 
 @cache
-def environment() -> Environment:
+def environment() -> "Environment":
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
@@ -93,7 +91,7 @@ def environment() -> Environment:
     return made
 
 
-def _inert(text: str) -> Markup:
+def _inert(text: str) -> "Markup":
     """Refuse a text that holds the end of a <style> or <script> block: a browser would not unescape it there."""
     from markupsafe import Markup
 
@@ -140,7 +138,7 @@ class Value(Struct, frozen=True, kw_only=True):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Value]], *, caption: str = "", notes: Sequence[str] = (),
     marks: Sequence[str] = (), filter: bool | None = None, sorts: bool = True, anchor: str = "",
-) -> Markup:  # fmt: skip
+) -> "Markup":  # fmt: skip
     """`marks`: a class name per row ("failed"). `filter`: whether it has a box to filter by; None: if it has many rows.
     `sorts`: False where the order of the rows has a meaning."""
     return render(
@@ -154,7 +152,7 @@ def table(
 
 def from_table(
     given: Table, *, notes: bool = True, caption: bool = True, filter: bool | None = None, sorts: bool = True
-) -> Markup:
+) -> "Markup":
     """Return a Table as a terminal shows it."""
     return table(
         columns_of(*given.headers, numbers=set(compress(given.headers, given.numeric))),
@@ -174,7 +172,7 @@ def sort_key(text: str) -> float | None:
     return float(found[1].replace(",", "")) * _SCALES.get(found[2].rstrip(".,;"), 1.0)
 
 
-def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> Markup:
+def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> "Markup":
     """Return what could be drawn, each figure with its numbers below; what could not is added to `missing`."""
     from markupsafe import Markup
 
@@ -188,7 +186,7 @@ def figures_block(drawn: Sequence[Drawn], missing: list[Missing]) -> Markup:
     return render("figures.html", figures=figures)
 
 
-def not_drawn(missing: Sequence[Missing]) -> Markup:
+def not_drawn(missing: Sequence[Missing]) -> "Markup":
     """Return one line for all that could not be drawn, the reasons each once."""
     titles = grouped((one.reason.rstrip("."), one.title) for one in missing)
     parts = [f"{', '.join(dict.fromkeys(names))} ({reason})" for reason, names in titles.items()]

@@ -3,8 +3,6 @@
 It is made from the store's columns and without rich, so that a thousand runs list at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,14 +24,14 @@ Names = Mapping[str, Sequence[str]]
 NO_NAMES: Names = {}
 
 
-def run_rows_text(rows: Sequence[Row], names: Names = NO_NAMES) -> str:
+def run_rows_text(rows: "Sequence[Row]", names: Names = NO_NAMES) -> str:
     lines = [list_line(row, names) for row in rows]
     # Where no run has a name, nobody misses the column.
     shown = len(HEADERS) - (not any(line[-1] for line in lines))
     return columns(HEADERS[:shown], [line[:shown] for line in lines], {"batch"})
 
 
-def run_rows_json(rows: Sequence[Row], names: Names = NO_NAMES) -> str:
+def run_rows_json(rows: "Sequence[Row]", names: Names = NO_NAMES) -> str:
     # The folder of a training may be any bytes: those that are not text are shown by their codes.
     folders = [None if row.folder is None else row.folder.decode(errors="backslashreplace") for row in rows]
     entries = [
@@ -43,19 +41,19 @@ def run_rows_json(rows: Sequence[Row], names: Names = NO_NAMES) -> str:
     return msgspec.json.format(msgspec.json.encode(entries), indent=2).decode()
 
 
-def names_of(row: Row, names: Names) -> list[str]:
+def names_of(row: "Row", names: Names) -> list[str]:
     """The names of the run and of its sweep, and that of a training's folder."""
     own = [row.name] if row.name and row.kind == RunKind.TRAINING else []
     return list(dict.fromkeys([*names.get(row.id, ()), *names.get(row.sweep, ()), *own]))
 
 
-def what_ran(row: Row) -> str:
+def what_ran(row: "Row") -> str:
     if row.kind == RunKind.WATCH:
         return row.name
     return row.workload if row.kind == RunKind.TRAINING else f"{row.workload} {row.mode}"
 
 
-def result_of(row: Row) -> str:
+def result_of(row: "Row") -> str:
     """What came of the run, in the figures of its kind; empty where nothing did."""
     parts = (
         "" if row.accuracy is None else f"{percent(row.accuracy)} in {count(row.epochs or 0, 'epoch')}",
@@ -80,7 +78,7 @@ def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Col
     )
 
 
-def list_line(row: Row, names: Names = NO_NAMES) -> tuple[str, ...]:
+def list_line(row: "Row", names: Names = NO_NAMES) -> tuple[str, ...]:
     values = (
         row.id, row.kind, moment(row.started_at), what_ran(row), row.framework, row.device,
         "" if row.batch_size is None else str(row.batch_size), row.dtype, result_of(row), row.ending,

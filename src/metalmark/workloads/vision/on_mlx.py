@@ -1,7 +1,5 @@
 """The image workloads on MLX: modules from a Backbone, and a frozen backbone that stays so."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -22,7 +20,7 @@ class TransferModel(nn.Module):
         if frozen:
             backbone.freeze()
 
-    def train(self, mode: bool = True) -> TransferModel:
+    def train(self, mode: bool = True) -> "TransferModel":
         super().train(mode)
         if self.frozen:
             # Its BatchNorm would otherwise go on changing by the batches it sees, frozen weights or not.

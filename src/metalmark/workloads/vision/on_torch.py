@@ -1,7 +1,5 @@
 """The image workloads on PyTorch: modules from a Backbone, a frozen backbone that stays so, NCHW batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
@@ -29,7 +27,7 @@ class TransferModel(nn.Module):
         self.backbone, self.head, self.frozen = backbone, head, frozen
         backbone.requires_grad_(not frozen)
 
-    def train(self, mode: bool = True) -> TransferModel:
+    def train(self, mode: bool = True) -> "TransferModel":
         super().train(mode)
         if self.frozen:
             # Its BatchNorm would otherwise go on changing by the batches it sees, frozen weights or not.
