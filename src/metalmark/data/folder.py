@@ -35,6 +35,8 @@ WANTED = (
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 """No others are tried: Pillow starts another program for some."""
 REMOVE = "Remove it or replace it."
+# What Pillow's decoders raise on damaged files; of some damage they only warn, and warnings may be errors.
+DECODE_ERRORS = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, Warning, struct.error, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,7 @@ def decode(data: bytes, name: str, pixels: int) -> Pixels:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise damaged(name, "an image", "it unpacks to a huge picture", hint=REMOVE) from error
-    # What Pillow's decoders raise on damaged files; of some damage they only warn, and warnings may be errors here.
-    except (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, Warning, struct.error, zlib.error) as error:
+    except DECODE_ERRORS as error:
         why = str(error) if "BytesIO" not in str(error) else "no known image format"
         raise damaged(name, "an image", f"it is damaged or no image ({why[:120]})", hint=REMOVE) from error
 

@@ -48,11 +48,7 @@ class BackboneModel(nn.Module):
         # Plain lists: the modules are registered under their names, and only there.
         layers = {spec.name: self._layers(spec) for spec in network.convolutions()}
         steps = [
-            (
-                block,
-                [layers[spec.name] for spec in block.convs],
-                layers[block.shortcut.name] if block.shortcut else [],
-            )
+            (block, [layers[spec.name] for spec in block.convs], layers[block.shortcut.name] if block.shortcut else [])
             for block in network.blocks
         ]
         self._stages = [list(stage) for _, stage in groupby(steps, lambda step: step[0].stage)]
