@@ -44,7 +44,7 @@ def comparison_table(found: Comparison) -> Table:
         headers=(*map(shown, varying), *names),
         numeric=(*(False for _ in varying), *(name not in TEXTS for name in names)),
         rows=tuple(rows),
-        caption=f"{comparison_answer(found)} {_caption(found, varying)}",
+        caption=f"{comparison_answer(found)}\n{_caption(found, varying)}",
         notes=tuple(_notes(found)),
     )
 

@@ -183,7 +183,7 @@ def _completed_facts(run: Completed) -> list[Fact]:
         Fact("measured", f"{done}; warm-up {count(len(measured.warmup), 'block')}, {warm}"),
         Fact("proof", f"{run.proof.statement}; {run.proof.moved} arrays changed"),
         Fact("network", f"{run.parameters:,} parameters, {run.trainable_parameters:,} trained"),
-        Fact("batches", f"{run.samples_per_step:,} samples per step of {run.data}"),
+        Fact("batches", f"{run.samples_per_step:,} samples per step, {run.data}"),
         Fact("device memory", _memory(run.memory)),
     ]
 

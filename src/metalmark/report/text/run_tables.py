@@ -176,7 +176,7 @@ def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
             headers=("", *(sides[n].label for n in group)),
             numeric=(False, *(True for _ in group)),
             rows=tuple((name, *(cells[n] for n in group)) for name, cells in rows),
-            caption=" ".join([*(side_answers(runs) if group is groups[0] else ()), _caption(runs)]),
+            caption="\n".join([*(side_answers(runs) if group is groups[0] else ()), _caption(runs)]),
             notes=tuple(side_notes(runs)) if group is groups[-1] else (),
             lines=tuple(curve_lines(sides)) if group is groups[-1] else (),
         )
