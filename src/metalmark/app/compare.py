@@ -19,6 +19,7 @@ def compare(
     noise_band: str | float = BAND,
     target_accuracy: float | None = None,
     store: StorePath = None,
+    files: bool = True,
 ) -> Comparisons:
     """Compare the first runs with each of the others, or one with itself, split by a key.
 
@@ -26,18 +27,18 @@ def compare(
     `mm.runs` takes it, Runs, or "published". The repeats of a cell, the seeds of a training or the runs of one name
     are the sample: the verdict and its 95% interval come from how they differ. `noise_band` is the smallest
     difference in speed that is called one ("2%" or 0.02). `target_accuracy` compares the time that trainings take to
-    reach it.
+    reach it. `files` says whether a query may name a file or folder, which a page on the web may not.
     """
     if not runs:
         raise UsageError("Compare what?", hint=f"For example: {SPLIT}. See metalmark compare --help.")
     band = parse_percentage(noise_band, option="--noise-band") if isinstance(noise_band, str) else noise_band
     target = parse_accuracy(target_accuracy)
-    sides, keys = sides_of(_named(runs, store), names_in(by))
+    sides, keys = sides_of(_named(runs, store, files=files), names_in(by))
     comparisons, refused = compare_runs(sides, by=keys, anyway=anyway, band=band, target_accuracy=target)
-    return Comparisons(comparisons, refused)
+    return Comparisons(comparisons, refused, sides)
 
 
-def _named(runs: Sequence[str | Runs], store: StorePath) -> dict[str, Sequence[AnyRun]]:
+def _named(runs: Sequence[str | Runs], store: StorePath, *, files: bool) -> dict[str, Sequence[AnyRun]]:
     """The runs of each side, by what it is called: the query, or the number of the argument."""
     named: dict[str, Sequence[AnyRun]] = {}
     with Store(store_path(store), readonly=True) as opened:
@@ -51,7 +52,7 @@ def _named(runs: Sequence[str | Runs], store: StorePath) -> dict[str, Sequence[A
             if isinstance(given, Runs):
                 named[name] = tuple(given)
             else:
-                named[name] = () if given == PUBLISHED else runs_of(given, opened)
+                named[name] = () if given == PUBLISHED else runs_of(given, opened, files=files)
     return named
 
 

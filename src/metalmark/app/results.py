@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from metalmark.doctor.check import Finding
     from metalmark.doctor.scene import Scene
     from metalmark.results.comparison import CellComparison, Comparison
+    from metalmark.results.pairing import Side
 
 WIDTH = 200
 """Characters per line where nothing says how wide the window is: nothing is cut."""
@@ -193,8 +194,10 @@ class Runs(Tabular, Sequence[AnyRun]):
 class Comparisons(Tabular, Sequence["Comparison"]):
     """The first side against each of the others."""
 
-    def __init__(self, comparisons: "Sequence[Comparison]", refused: Sequence[UsageError] = ()) -> None:
-        self._comparisons = tuple(comparisons)
+    def __init__(
+        self, comparisons: "Sequence[Comparison]", refused: Sequence[UsageError] = (), sides: "Sequence[Side]" = ()
+    ) -> None:
+        self._comparisons, self.sides = tuple(comparisons), tuple(sides)
         self.refused = tuple(refused)
         """Why some sides could not be compared with the first."""
 
@@ -204,7 +207,7 @@ class Comparisons(Tabular, Sequence["Comparison"]):
     def __getitem__(self, index: slice) -> "Comparisons": ...
     def __getitem__(self, index: int | slice) -> "Comparison | Comparisons":
         if isinstance(index, slice):
-            return Comparisons(self._comparisons[index])
+            return Comparisons(self._comparisons[index], self.refused, self.sides)
         return self._comparisons[index]
 
     def __len__(self) -> int:

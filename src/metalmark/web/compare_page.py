@@ -7,12 +7,12 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from metalmark.app.choices import parse_accuracy
+from metalmark.app.compare import compare
 from metalmark.errors import UsageError
 from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.page import from_table
-from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, compare_runs, runs_of, sides_of
+from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, runs_of
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
 from metalmark.store.sqlite import Store
@@ -37,13 +37,12 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
     found: list[Comparison] = []
     status, subtitle = 200, ""
     try:
-        with Store(store_path, readonly=True) as store:
-            runs = {query: [] if query == PUBLISHED else runs_of(query, store, files=False) for query in queries}
-        sides, keys = sides_of(runs, by)
-        found, refused = compare_runs(sides, by=keys, anyway=anyway, target_accuracy=_accuracy(target))
-        cells, subtitle = [cell for side in sides for cell in side.cells], f"against {sides[0].name}"
+        accuracy = _accuracy(target)
+        compared = compare(*queries, by=by, anyway=anyway, target_accuracy=accuracy, store=store_path, files=False)
+        found, refused, subtitle = list(compared), compared.refused, f"against {compared.sides[0].name}"
+        cells = [cell for side in compared.sides for cell in side.cells]
     except UsageError as error:
-        cells, refused, status = _cells(queries, store_path), [error], 400
+        cells, refused, status = _cells(queries, store_path), (error,), 400
     body = render(
         "compare.html", words=queries, by=by, anyway=anyway, target=target, keys=compare_choices(cells),
         trainings=any(cell.kind is RunKind.TRAINING for cell in cells), refused=refused,
@@ -54,7 +53,7 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
 
 def _accuracy(text: str) -> float | None:
     try:
-        return parse_accuracy(float(text)) if text else None
+        return float(text) if text else None
     except ValueError:
         raise UsageError(f"{text!r} is not an accuracy.", hint="Give a share (0.86) or a percentage (86).") from None
 
