@@ -332,7 +332,7 @@ def _reasons(found: Comparison) -> Iterable[str]:
         if isinstance(judged, Absent):
             pass
         elif judged.more_repeats is None:
-            how = " No number of them will."
+            how = " More repeats would not tell either."
         elif found.kind is RunKind.WATCH:
             more = count(judged.more_repeats, "more time")
             how = f" Run each side again, under the same name: about {more} would tell."
