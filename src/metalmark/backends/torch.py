@@ -11,7 +11,7 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.session import fingerprint_of, make_feeder, require_images
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.on_torch import torch_loader
+from metalmark.feeds.on_torch import as_tensor, torch_loader
 from metalmark.model.plan import Dtype, Mode, Plan, Settings
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Workload
@@ -39,9 +39,16 @@ class TorchSession:
         # Only CUDA orders such copies with the work that reads them; on Metal they gave wrong data (pytorch#139550).
         wait = not (plan.loader is not None and plan.loader.pin and device.type == "cuda")
 
+        on_host = device.type == "cpu"
+
+        def move(array: Any) -> torch.Tensor:
+            tensor = array if isinstance(array, torch.Tensor) else as_tensor(array)
+            if tensor.ndim == 4:
+                return tensor.to(device=device, non_blocking=not wait, memory_format=layout)
+            return tensor if on_host else tensor.to(device=device, non_blocking=not wait)
+
         def place(arrays: Any) -> tuple[Tensors, torch.Tensor]:
-            tensors = (torch.as_tensor(array) for array in arrays)
-            *inputs, targets = (_to_device(tensor, device, layout, wait=wait) for tensor in tensors)
+            *inputs, targets = map(move, arrays)
             return tuple(inputs), targets
 
         self.feeder = make_feeder(plan, workload, recipe, place=place, loader=torch_loader)
@@ -221,14 +228,6 @@ class TorchBackend:
         text = str(error)
         # Metal's words for a buffer that is larger than the GPU may have: "Invalid buffer size: 24.00 GiB".
         return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
-
-
-def _to_device(tensor: torch.Tensor, device: torch.device, layout: torch.memory_format, *, wait: bool) -> torch.Tensor:
-    if tensor.dtype == torch.int32 and tensor.ndim == 1:
-        tensor = tensor.long()  # class indices: PyTorch's losses take nothing shorter
-    if tensor.ndim == 4:
-        return tensor.to(device=device, non_blocking=not wait, memory_format=layout)
-    return tensor if tensor.device == device else tensor.to(device=device, non_blocking=not wait)
 
 
 def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -21,7 +22,14 @@ class Indexed(Dataset):
         self.source = source
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.from_numpy(array) for array in self.source[index])
+        return tuple(map(as_tensor, self.source[index]))
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return the array as a tensor. PyTorch's own function of this name takes three times as long."""
+    if array.ndim == 1 and array.dtype == np.int32:
+        array = array.astype(np.int64)  # class indices: PyTorch's losses take nothing shorter
+    return torch.from_numpy(array)
 
 
 @contextmanager
