@@ -165,8 +165,20 @@ class TorchSession:
         return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
 
     def _captured(self, work: Step) -> Step:
-        """The whole step as one CUDA graph; each batch is copied into the graph's own buffers."""
-        inputs, targets = self.feeder.ring[0]
+        """The whole step as one CUDA graph. It is captured at the first call, so that the first step's time and the
+        peak of memory have the capture in them."""
+        replay: Step | None = None
+
+        def step(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+            nonlocal replay
+            if replay is None:
+                replay = self._capture(work, inputs, targets)
+            return replay(inputs, targets)
+
+        return step
+
+    def _capture(self, work: Step, inputs: Tensors, targets: torch.Tensor) -> Step:
+        """Return a step that copies each batch, of the same shapes, into the graph's own buffers and replays it."""
         held = tuple(tensor.clone() for tensor in inputs), targets.clone()
         before = {name: value.clone() for name, value in self._model.state_dict().items()}
         rates = _rates(self._optimizer)
