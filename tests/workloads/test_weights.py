@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,7 @@ from metalmark.model.plan import Budget
 from metalmark.model.run import Failed
 from metalmark.runner.launch import run_cell
 from metalmark.workloads import mobilenet_v2, resnet50, vgg16, weights
+from tests.workloads.torch_files import SavedTensor, state_pickle, write_legacy, write_zip
 from tests.workloads.vision_checks import plan
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -159,10 +161,85 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
         weights.read_pth(path)
 
 
-def test_a_pickle_that_reaches_past_its_storage_is_refused() -> None:
-    with pytest.raises(ValueError, match="past its storage"):
-        weights._tensor(np.zeros(10, np.float32), 5, (2, 3), (3, 1))
-    assert weights._tensor(np.arange(10.0), 4, (2, 3), (3, 1)).tolist() == [[4, 5, 6], [7, 8, 9]]
+NUMBERS = np.arange(6, dtype="<f4")
+HUGE = 1 << 62
+
+
+def written(form: str, folder: Path, tensor: SavedTensor) -> Path:
+    if form == "zip":
+        return write_zip(folder / "net.pth", {"w": tensor}, {"0": NUMBERS.tobytes()})
+    return write_legacy(folder / "net.pth", {"w": tensor}, {"0": (6, NUMBERS.tobytes())})
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        (SavedTensor(offset=1), "past its storage"),
+        (SavedTensor(offset=-1), "past its storage"),
+        (SavedTensor(stride=(-3, 1)), "past its storage"),
+        (SavedTensor(stride=(-HUGE, HUGE), offset=5), "past its storage"),
+        (SavedTensor(stride=(HUGE, -HUGE)), "past its storage"),
+        (SavedTensor(size=(2, 2), stride=(HUGE, HUGE), offset=-HUGE), "past its storage"),
+        (SavedTensor(size=(10**12,), stride=(0,)), "more than 16777216 elements"),
+        (SavedTensor(size=(10**6, 10**6), stride=(0, 0)), "more than 16777216 elements"),
+        (SavedTensor(size=(10**400,), stride=(0,)), "more than 16777216 elements"),
+        (SavedTensor(size=(-2, 3)), "not a whole number"),
+        (SavedTensor(size=(2.0, 3)), "not a whole number"),
+        (SavedTensor(size=6, stride=1), "TypeError"),
+        (SavedTensor(size=(2, 3), stride=(1,)), "not described"),
+        (SavedTensor(count=10**15), "long as the file says|shorter than the file says"),
+        (SavedTensor(count=-1), "not described"),
+        (SavedTensor(storage="QuantizedStorage"), "which weights do not need"),
+    ],
+)
+def test_a_tensor_outside_of_its_storage_is_refused(tmp_path: Path, form: str, tensor: SavedTensor, said: str) -> None:
+    with pytest.raises(WeightsError, match=said):
+        weights.read_pth(written(form, tmp_path, tensor))
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("tensor", "held"),
+    [
+        (SavedTensor(), [[0, 1, 2], [3, 4, 5]]),
+        (SavedTensor(size=(3, 2), stride=(1, 3)), [[0, 3], [1, 4], [2, 5]]),
+        (SavedTensor(size=(2, 2), stride=(0, 1), offset=4), [[4, 5], [4, 5]]),
+        (SavedTensor(size=(3,), stride=(-2,), offset=4), [4, 2, 0]),
+        (SavedTensor(size=(1, 2), stride=(HUGE, 1), offset=4), [[4, 5]]),
+        (SavedTensor(size=(0, 3), stride=(HUGE, HUGE), offset=HUGE), []),
+        (SavedTensor(size=(), stride=(), offset=5), 5),
+    ],
+)
+def test_a_tensor_within_its_storage_is_read(tmp_path: Path, form: str, tensor: SavedTensor, held: object) -> None:
+    assert weights.read_pth(written(form, tmp_path, tensor))["w"].tolist() == held
+
+
+def test_a_file_that_asks_for_more_memory_than_it_has_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", state_pickle({"w": SavedTensor()}))
+        archive.writestr("archive/data/0", bytes(1 << 20))
+    with pytest.raises(WeightsError, match="archive/data/0 is larger than the file"):
+        weights.read_pth(path)
+    # It says: remember this object as number four billion.
+    path.write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
+    with pytest.raises(WeightsError, match="counts objects that it does not have"):
+        weights.read_pth(path)
+
+
+def test_a_pickle_that_changes_what_it_made_is_refused(tmp_path: Path) -> None:
+    """A view of a tensor as the storage of another, and a storage that is changed after it was checked."""
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x06tQ"
+    rebuild = b"ctorch._utils\n_rebuild_tensor_v2\n("
+    view = rebuild + storage + b"K\x00K\x01\x85K\x01\x85tR"
+    changed = rebuild + storage + b"}X\x05\x00\x00\x00countM\xff\xffsbK\x00M\xff\xff\x85K\x01\x85tR"
+    for made in (rebuild + view + b"K\x00K\x06\x85K\x01\x85tR", changed):
+        with zipfile.ZipFile(tmp_path / "net.pth", "w") as archive:
+            archive.writestr("archive/data.pkl", b"\x80\x02}X\x01\x00\x00\x00w" + made + b"s.")
+            archive.writestr("archive/data/0", NUMBERS.tobytes())
+        with pytest.raises(WeightsError, match=r"not described as PyTorch does it|changes a storage"):
+            weights.read_pth(tmp_path / "net.pth")
 
 
 def test_imagenet_is_downloaded_once_and_checked(server: ThreadingHTTPServer) -> None:

@@ -4,14 +4,17 @@ Every message says all there is to say in one line: it crosses to the command's 
 """
 
 import hashlib
+import io
+import math
 import os
 import pickle
+import pickletools
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +31,9 @@ PUBLISHED = {
 """torchvision's files; the name of each ends in the beginning of its SHA-256."""
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """The first pickle of a file from before PyTorch 1.6, which is not a zip archive."""
+MOST_EXPANDED = 1 << 24
+"""Number of elements that a tensor may have though its storage has fewer: a step of 0 repeats one element for ever."""
+MOST_REASON = 300
 DTYPES = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
@@ -148,23 +154,72 @@ def read_pth(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             found = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
+        if not isinstance(found, dict) or not any(isinstance(value, _Tensor) for value in found.values()):
+            raise WeightsError(f"{path.name} holds no state_dict: a dictionary of names and tensors.")
+        return {str(name): value.array() for name, value in found.items() if isinstance(value, _Tensor)}
     except WeightsError:
         raise
     except Exception as error:  # a damaged pickle raises anything at all
-        raise WeightsError(f"{path.name} can't be read as PyTorch weights; it may be cut short: {error!r}") from error
-    if not isinstance(found, dict) or not any(isinstance(value, np.ndarray) for value in found.values()):
-        raise WeightsError(f"{path.name} holds no state_dict: a dictionary of names and tensors.")
-    return {str(name): value for name, value in found.items() if isinstance(value, np.ndarray)}
+        why = repr(error)[:MOST_REASON]
+        raise WeightsError(f"{path.name} can't be read as PyTorch weights; it may be cut short: {why}") from error
+
+
+class _Storage:
+    """One stretch of numbers. A file before the zip form has them after the pickle, so they come later."""
+
+    __slots__ = ("count", "data", "dtype")
+
+    def __init__(self, dtype: np.dtype[Any], count: int, data: bytes = b"") -> None:
+        self.dtype, self.count, self.data = dtype, count, data
+
+    def __setstate__(self, _: object) -> None:
+        raise pickle.UnpicklingError("it changes a storage, which weights do not need")
+
+
+class _Tensor(NamedTuple):
+    """What a pickle says of a tensor. Nothing is read from memory before every number of it is checked.
+
+    A tuple, since a pickle may change whatever else it has made: an array must not be within its reach.
+    """
+
+    storage: _Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def array(self) -> np.ndarray:
+        storage, offset, size, stride = self
+        if not isinstance(storage, _Storage) or len(size) != len(stride):
+            raise ValueError("a tensor is not described as PyTorch does it")
+        if not all(type(number) is int for number in (offset, *size, *stride)) or min(size, default=0) < 0:
+            raise ValueError("a tensor has a size, stride or offset that is not a whole number")
+        if len(storage.data) < storage.count * storage.dtype.itemsize:
+            raise ValueError("a storage is shorter than the file says")
+        if 0 in size:
+            return np.zeros(size, storage.dtype)
+        # In Python's integers, which do not overflow: NumPy believes whatever strides it is given.
+        reaches = [(length - 1) * step for length, step in zip(size, stride, strict=True)]
+        lowest = offset + sum(reach for reach in reaches if reach < 0)
+        highest = offset + sum(reach for reach in reaches if reach > 0)
+        if not 0 <= lowest <= highest < storage.count:
+            raise ValueError("a tensor reaches past its storage")
+        if math.prod(size) > max(storage.count, MOST_EXPANDED):
+            raise ValueError(f"a tensor has more than {MOST_EXPANDED} elements, but its storage has {storage.count}")
+        whole = np.frombuffer(storage.data, storage.dtype, storage.count)
+        # A dimension of one element takes no step, whatever the file says of it.
+        used = (step if length > 1 else 0 for length, step in zip(size, stride, strict=True))
+        steps = tuple(step * whole.itemsize for step in used)
+        return np.lib.stride_tricks.as_strided(whole[offset:], size, steps)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], storage: Callable[[str, np.dtype[Any], int], np.ndarray]) -> None:
+    def __init__(self, file: IO[bytes], storage: Callable[[str, np.dtype[Any], int], _Storage]) -> None:
         super().__init__(file)
         self._storage = storage
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.cuda") and name in DTYPES:
-            return DTYPES[name]
+            return name
         known = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch._utils", "_rebuild_tensor"): _tensor,
@@ -176,49 +231,69 @@ class _Unpickler(pickle.Unpickler):
         except KeyError:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which weights do not need") from None
 
-    def persistent_load(self, pid: Any) -> np.ndarray:
+    def persistent_load(self, pid: Any) -> _Storage:
         _, dtype, key, _, count, *_ = pid
-        return self._storage(key, dtype, count)
+        if type(key) is not str or type(count) is not int or count < 0:
+            raise pickle.UnpicklingError("a storage is not described as PyTorch does it")
+        return self._storage(key, DTYPES[dtype], count)
+
+
+def _unpickled(file: IO[bytes], storage: Callable[[str, np.dtype[Any], int], _Storage]) -> Any:
+    """Unpickle what comes next in a file, unless it asks for more memory than its own length."""
+    start = file.tell()
+    for opcode, argument, position in pickletools.genops(file):
+        # The unpickler makes room for as many remembered objects as the largest number says.
+        if "PUT" in opcode.name and isinstance(argument, int) and argument > (position or 0):
+            raise ValueError("its pickle counts objects that it does not have")
+    file.seek(start)
+    return _Unpickler(file, storage).load()
 
 
 def _read_zip(file: IO[bytes]) -> Any:
+    length = file.seek(0, os.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
         root = pickled.removesuffix("data.pkl")
+        read: dict[str, bytes] = {}
 
-        def storage(key: str, dtype: np.dtype[Any], count: int) -> np.ndarray:
-            return np.frombuffer(archive.read(f"{root}data/{key}"), dtype, count)
+        def member(name: str) -> bytes:
+            if name not in read:
+                # PyTorch compresses nothing, so the members together can't be larger than the file.
+                if archive.getinfo(name).file_size + sum(map(len, read.values())) > length:
+                    raise ValueError(f"{name[:100]} is larger than the file")
+                read[name] = archive.read(name)
+            return read[name]
 
-        with archive.open(pickled) as data:
-            return _Unpickler(data, storage).load()
+        def storage(key: str, dtype: np.dtype[Any], count: int) -> _Storage:
+            return _Storage(dtype, count, member(f"{root}data/{key}"))
+
+        return _unpickled(io.BytesIO(member(pickled)), storage)
 
 
 def _read_legacy(file: IO[bytes]) -> Any:
-    storages: dict[str, np.ndarray] = {}
+    length = file.seek(0, os.SEEK_END)
+    storages: dict[str, _Storage] = {}
 
-    def storage(key: str, dtype: np.dtype[Any], count: int) -> np.ndarray:
-        # What is in it comes after the pickle; tensors are views, so they see it then.
-        return storages.setdefault(key, np.zeros(count, dtype))
+    def storage(key: str, dtype: np.dtype[Any], count: int) -> _Storage:
+        return storages.setdefault(key, _Storage(dtype, count))
 
     file.seek(0)
-    if _Unpickler(file, storage).load() != LEGACY_MAGIC:
+    if _unpickled(file, storage) != LEGACY_MAGIC:
         raise ValueError("it is neither a zip archive nor of the form before that")
-    _version, _system, found = (_Unpickler(file, storage).load() for _ in range(3))
-    for key in _Unpickler(file, storage).load():
+    _version, _system, found = (_unpickled(file, storage) for _ in range(3))
+    for key in _unpickled(file, storage):
         count = int(np.frombuffer(file.read(8), "<i8")[0])
-        array = storages[key]
-        data = file.read(count * array.itemsize)
-        array[:] = np.frombuffer(data, array.dtype, count)
+        described = storages[key]
+        wanted = count * described.dtype.itemsize
+        if count != described.count or wanted > length - file.tell():
+            raise ValueError(f"the storage {key} is not as long as the file says")
+        described.data = file.read(wanted)
     return found
 
 
-def _tensor(storage: np.ndarray, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> np.ndarray:
-    last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-    if 0 not in size and not 0 <= offset <= last < storage.size:
-        raise ValueError("a tensor reaches past its storage")
-    steps = tuple(step * storage.itemsize for step in stride)
-    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps)
+def _tensor(storage: _Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> _Tensor:
+    return _Tensor(storage, offset, size, stride)
 
 
-def _parameter(data: np.ndarray, *_: Any) -> np.ndarray:
+def _parameter(data: _Tensor, *_: Any) -> _Tensor:
     return data
