@@ -188,8 +188,8 @@ def written(form: str, folder: Path, tensor: SavedTensor) -> Path:
         (SavedTensor(size=(2.0, 3)), "not a whole number"),
         (SavedTensor(size=6, stride=1), "TypeError"),
         (SavedTensor(size=(2, 3), stride=(1,)), "not described"),
-        (SavedTensor(count=10**15), "long as the file says|shorter than the file says"),
-        (SavedTensor(count=-1), "not described"),
+        (SavedTensor(elements=10**15), "long as the file says|shorter than the file says"),
+        (SavedTensor(elements=-1), "not described"),
         (SavedTensor(storage="QuantizedStorage"), "which weights do not need"),
     ],
 )

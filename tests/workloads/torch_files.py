@@ -17,7 +17,7 @@ class SavedTensor(NamedTuple):
     size: object = (2, 3)
     stride: object = (3, 1)
     offset: object = 0
-    count: object = 6
+    elements: object = 6
     key: str = "0"
     storage: str = "FloatStorage"
 
@@ -51,7 +51,7 @@ def state_pickle(tensors: dict[str, SavedTensor]) -> bytes:
 
 def _tensor(tensor: SavedTensor) -> bytes:
     storage = b"(" + _piece("storage") + b"ctorch\n" + tensor.storage.encode() + b"\n"
-    storage += _piece(tensor.key) + _piece("cpu") + _piece(tensor.count) + b"tQ"
+    storage += _piece(tensor.key) + _piece("cpu") + _piece(tensor.elements) + b"tQ"
     rest = _piece(tensor.offset) + _piece(tensor.size) + _piece(tensor.stride) + _piece(False)
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"ccollections\nOrderedDict\n)RtR"
 

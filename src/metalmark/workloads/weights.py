@@ -34,7 +34,7 @@ LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 MOST_EXPANDED = 1 << 24
 """Number of elements that a tensor may have though its storage has fewer: a step of 0 repeats one element for ever."""
 MOST_REASON = 300
-DTYPES = {
+DTYPES: dict[str, np.dtype[Any]] = {
     "DoubleStorage": np.dtype("<f8"),
     "FloatStorage": np.dtype("<f4"),
     "HalfStorage": np.dtype("<f2"),
