@@ -9,6 +9,9 @@ product's own; only time is simulated. 400 comparisons of a thing with itself, a
 half of them take 5% less time, half 5% more. `--seconds 10` a process decides; the default 3 s stand beside it for
 information.
 
+Then a machine that something else uses now and then: half of the blocks of one process in six take 40% longer, ten
+processes a side. 400 equal pairs and 400 that differ by 5%, again.
+
 Trainings are simulated too: three and five seeds per side whose best accuracy scatters by 0.4 points and whose speed by
 2%; 400 comparisons of a training with itself, 400 of trainings whose accuracy differs by 1.5 points. Then the same
 where each seed has samples of its own, which move the accuracies of both sides by 3 points.
@@ -31,7 +34,7 @@ from metalmark.results.comparison import compare, compare_runs
 from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side
 from metalmark.runner import loop
-from metalmark.stats.difference import Difference, Gap, Verdict
+from metalmark.stats.difference import Difference, Gap, Verdict, difference
 from metalmark.workloads.catalog import load
 
 COMPARISONS = 400
@@ -40,6 +43,8 @@ BLOCK_MS = 250.0
 NOISE, PROCESS_NOISE, OUTLIERS, DRIFT, SWEEP_DRIFT = 0.03, 0.02, 0.02, 0.02, 0.01
 DIFFERENCE = 0.05
 MOST_FALSE, LEAST_FOUND, COVERAGE = 0.05, 0.90, (0.93, 0.97)
+SPIKY_REPEATS, SPIKY_BLOCKS, SPIKY_SHARE, SPIKE = 10, 40, 1 / 6, 1.4
+LEAST_FOUND_SPIKY = 0.90
 ACCURACY, SEED_NOISE, SAMPLES_NOISE, ACCURACY_DIFFERENCE = 0.80, 0.004, 0.03, 0.015
 EPOCHS = 3
 
@@ -108,6 +113,27 @@ def rates(name: str, seconds: float) -> tuple[float, float, float]:
     print(f"{name}_intervals_cover: {coverage:.4f} ({covered} of {2 * COMPARISONS})")
     print(f"{name}_found_5%: {found / COMPARISONS:.4f} ({found} of {COMPARISONS})", flush=True)
     return false / COMPARISONS, coverage, found / COMPARISONS
+
+
+def spiky_process(noise: random.Random, pace: float) -> list[float]:
+    """The blocks of a process that something else may have slowed in half of them."""
+    own, slowed = pace * (1 + noise.gauss(0, PROCESS_NOISE)), noise.random() < SPIKY_SHARE
+    spikes = {number for number in range(SPIKY_BLOCKS) if slowed and noise.random() < 0.5}
+    return [own * (1 + noise.gauss(0, NOISE)) * (SPIKE if n in spikes else 1.0) for n in range(SPIKY_BLOCKS)]
+
+
+def spiky_rates() -> tuple[float, float]:
+    noise = random.Random(16)
+    wrong = {0.0: 0, DIFFERENCE: 0}
+    for truth in wrong:
+        for _ in range(COMPARISONS):
+            sides = [[spiky_process(noise, pace) for _ in range(SPIKY_REPEATS)] for pace in (1.0, 1 + truth)]
+            verdict = difference(*sides).verdict
+            wrong[truth] += verdict is not Verdict.SLOWER if truth else verdict in (Verdict.FASTER, Verdict.SLOWER)
+    false, found = wrong[0.0] / COMPARISONS, 1 - wrong[DIFFERENCE] / COMPARISONS
+    print(f"spiky_false_verdicts: {false:.4f} ({wrong[0.0]} of {COMPARISONS})")
+    print(f"spiky_found_5%: {found:.4f} ({COMPARISONS - wrong[DIFFERENCE]} of {COMPARISONS})", flush=True)
+    return false, found
 
 
 def training(side: int, seed: int, accuracy: float, noise: random.Random, digest: str) -> TrainingRun:
@@ -180,6 +206,8 @@ def main() -> int:
     print(f"coverage: {coverage:.4f}")
     print(f"found: {found:.4f}")
     held = false <= MOST_FALSE and found >= LEAST_FOUND and COVERAGE[0] <= coverage <= COVERAGE[1]
+    spiky = spiky_rates()
+    held = held and spiky[0] <= MOST_FALSE and spiky[1] >= LEAST_FOUND_SPIKY
     # Three seeds cover too much rather than too little: with so few, Welch's degrees of freedom err on the safe side.
     few, enough = training_rates("trainings", 3), training_rates("trainings", REPEATS)
     paired = training_rates("trainings_with_samples_per_seed", REPEATS, own_samples=True)

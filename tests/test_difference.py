@@ -129,3 +129,33 @@ def test_students_t_between_whole_degrees() -> None:
     assert t95(4.5) == pytest.approx(2.66, abs=0.01)
     assert t95(29.9) == pytest.approx(t95(30.1), abs=0.01)
     assert t95(1e6) == pytest.approx(1.96, abs=1e-4)
+
+
+def spiky(slowed: int, scale: float = 1.0, processes: int = 6) -> list[list[float]]:
+    """Processes whose blocks scatter by 1%; of the first `slowed` of them every second block takes 40% longer."""
+    noise = random.Random(processes)
+    blocks = [[scale * noise.gauss(1.0, 0.01) for _ in range(40)] for _ in range(processes)]
+    return [
+        [time * (1.4 if number < slowed and place % 2 else 1.0) for place, time in enumerate(times)]
+        for number, times in enumerate(blocks)
+    ]
+
+
+def test_a_process_that_something_else_slowed_in_part_counts_by_its_other_blocks() -> None:
+    for a, b in ((1, 0), (0, 2), (2, 1)):
+        found = difference(spiky(a), spiky(b, 1.05))
+        assert found.verdict is Verdict.SLOWER, "5% is found as if nothing had been there"
+        assert found.ratio == pytest.approx(1 / 1.05, rel=0.01)
+        assert found.disturbed == (a, b)
+    alike = difference(spiky(2), spiky(0))
+    assert alike.verdict is Verdict.SAME
+    assert difference(spiky(0), spiky(0, 1.05)).disturbed == (0, 0)
+
+
+def test_what_is_slow_at_times_in_most_processes_is_slow() -> None:
+    found = difference(spiky(0), spiky(4))
+    assert found.disturbed == (0, 0)
+    assert found.ratio < 0.95
+    every = difference(spiky(0), spiky(6))
+    assert every.verdict is Verdict.SLOWER
+    assert every.disturbed == (0, 0)

@@ -67,6 +67,8 @@ def test_a_failure_has_no_flags() -> None:
 
 SPOILED: list[tuple[str, Seen, str]] = [
     ("throttled", {"gpu0_throttle": [0, 1, 0], "gpu0_throttle_sw_thermal": [0, 1, 0]}, "1 of 3 samples (sw thermal)"),
+    ("throttled", {"gpu0_throttle": [0, 1, 1]}, "2 of 3 samples"),
+    ("power_capped", {"gpu0_throttle": [0, 1, 1], "gpu0_throttle_power_cap": [0, 1, 1]}, "in 2 of 3 samples"),
     ("throttled", {"cpu_speed_limit": [70.0]}, "70% of its speed"),
     ("throttled", {"thermal_pressure": [0.0, 1.0]}, "thermal pressure"),
     ("throttled", {"thermal_warning": [1.0]}, "thermal warning"),
@@ -113,6 +115,14 @@ def test_another_gpu_or_an_idle_one_is_not_the_runs() -> None:
     assert names(completed(), {"gpu0_throttle": [1.0] * 5}) == [], "it ran on the CPU"
     idles: Seen = {"gpu0_clock": [1900.0] * 6 + [300.0] * 6, "gpu0_utilisation": [99.0] * 6 + [2.0] * 6}
     assert names(on_gpu(), idles) == []
+
+
+def test_a_power_limit_explains_a_lower_clock_and_hides_no_heat() -> None:
+    capped: Seen = {"gpu0_throttle": [1.0] * 12, "gpu0_throttle_power_cap": [1.0] * 12}
+    falls: Seen = {"gpu0_clock": [1900.0] * 6 + [1200.0] * 6, "gpu0_utilisation": [99.0] * 12}
+    assert names(on_gpu(), {**capped, **falls}) == ["power_capped"]
+    hot: Seen = {"gpu0_throttle_hw_thermal": [0.0] * 8 + [1.0] * 4}
+    assert names(on_gpu(), {**capped, **hot}) == ["throttled", "power_capped"]
 
 
 def test_a_cpu_whose_clock_falls_under_load() -> None:

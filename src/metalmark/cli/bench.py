@@ -6,6 +6,7 @@ import click
 
 from metalmark.cli import options as shared
 from metalmark.errors import UsageError
+from metalmark.model.run import NOTES
 
 if TYPE_CHECKING:
     from metalmark.app.results import Runs
@@ -46,7 +47,7 @@ BROKEN = {"crashed", "timed out", "wrong result"}
               help="Maximum seconds without progress before a cell counts as hung.")  # fmt: skip
 @click.option("--cooldown", default=None, metavar="SECONDS|auto",
               help="Maximum seconds to wait for the machine to cool down between cells.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Exit with 1 when a measured cell is flagged.")
+@click.option("--strict", is_flag=True, help="Exit with 1 when a measured cell has a flag that could spoil it.")
 @click.option("--watch", is_flag=True, help="Show throughput, clocks, power, temperature and memory as they change.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", help="Continue an interrupted sweep (default: the last).")
 @shared.run_options
@@ -87,9 +88,10 @@ def finish(runs: "Runs", say: Any, *, strict: bool) -> int:
     if not runs.complete:
         say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}")
         return 130
-    flagged = [cell for cell in runs.cells if cell.flags and not cell.failure] if strict else []
-    for cell in flagged:
-        click.echo(f"--strict: {cell.plan.label}: {', '.join(cell.flags)}", err=True)
+    measured = [cell for cell in runs.cells if not cell.failure] if strict else []
+    flagged = [(cell, flags) for cell in measured if (flags := [flag for flag in cell.flags if flag not in NOTES])]
+    for cell, flags in flagged:
+        click.echo(f"--strict: {cell.plan.label}: {', '.join(flags)}", err=True)
     return 1 if flagged else exit_code(runs.cells)
 
 

@@ -147,8 +147,13 @@ class Telemetry(Struct, frozen=True, kw_only=True):
     """How much more time passed on the wall clock. Beyond `slept_s`: it was set, or a virtual machine was paused."""
 
 
+POWER_CAPPED = "power_capped"
+NOTES = frozenset({POWER_CAPPED})
+"""Flags that are worth knowing and spoil nothing."""
+
+
 class Flag(Struct, frozen=True, kw_only=True):
-    """Something that could spoil the number, with what was seen."""
+    """Something that could spoil the number, or that a reader of it should know (NOTES), with what was seen."""
 
     name: str
     evidence: str

@@ -318,6 +318,13 @@ def _sample_notes(found: Comparison) -> Iterable[str]:
         unit = "steps" if found.kind is RunKind.WATCH else "samples"
         inside = "the steps of each" if found.kind is RunKind.WATCH else "their blocks"
         yield f"Speed: {unit} per second of B over A's; 95%: over {sample} ({said}), not over {inside}."
+    slowed = [row.speed.disturbed for row in found.rows if isinstance(row.speed, Difference)]
+    of_a, of_b = sum(a for a, _ in slowed), sum(b for _, b in slowed)
+    if of_a or of_b:
+        yield (
+            f"Something else slowed a part of some processes ({of_a} of A, {of_b} of B): they count by "
+            "their other blocks."
+        )
     if found.kind is RunKind.WATCH:
         yield "Times of watched loops are the host's. Whether A and B do the same work in a step is not recorded."
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from metalmark.model.measurement import Completed
-from metalmark.model.run import Failed, Flag, Machine, Telemetry
+from metalmark.model.run import POWER_CAPPED, Failed, Flag, Machine, Telemetry
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.drift import (
     LEAST_COUNTED_BYTES,
@@ -33,6 +33,8 @@ PLAIN_RATIO = 1.1
 COUNTER = "the device's live memory"
 FOOTPRINT = "the process's memory"
 MOST_NAMES = 5
+POWER_CAP = "power_cap"
+"""The driver's reason, as `telemetry/nvidia.py` spells it."""
 
 
 def flags_of(
@@ -54,9 +56,14 @@ def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:
 def flags_around(window: Window, machine: Machine) -> Iterator[Flag]:
     """Give the flags of what the machine itself did in any window; they need no blocks of steps."""
     # Ask the hardware first, and then compare clocks, since throttling was seen with no pressure reported.
-    held_down = _said_by_gpu(window) or _said_by_system(window) or _clock_fell(window) or _scaled_down(window)
+    capped = _power_capped(window)
+    held_down = _said_by_gpu(window) or _said_by_system(window)
+    if not capped:  # else the driver has said why the clock is lower
+        held_down = held_down or _clock_fell(window) or _scaled_down(window)
     if held_down:
         yield Flag(name="throttled", evidence=held_down)
+    if capped:
+        yield Flag(name=POWER_CAPPED, evidence=capped)
     if any(window.held("on_battery")):
         charge = window.held("battery_charge")
         full = f", {charge[-1]:.0f}% full" if charge else ""
@@ -84,17 +91,28 @@ def flags_around(window: Window, machine: Machine) -> Iterator[Flag]:
 
 
 def _said_by_gpu(window: Window) -> str | None:
+    """Heat, or a slow-down that was forced. A GPU at its power limit is another matter: a busy one is always there."""
     if window.gpu is None:
         return None
-    said = window.values(f"{window.gpu}_throttle")
-    held_down = sum(value > 0 for value in said)
-    if not held_down:
-        return None
-    prefix = f"{window.gpu}_throttle_"
+    said, prefix = window.values(f"{window.gpu}_throttle"), f"{window.gpu}_throttle_"
     reasons = [name.removeprefix(prefix) for name in window.series if name.startswith(prefix)]
-    given = [reason.replace("_", " ") for reason in reasons if any(window.values(prefix + reason))]
-    why = f" ({', '.join(given)})" if given else ""
-    return f"the GPU's clock was held down in {held_down} of {len(said)} samples{why}"
+    held_down = {word: sum(value > 0 for value in window.values(prefix + word)) for word in reasons}
+    if not reasons:  # no reason was kept
+        held_down[""] = sum(value > 0 for value in said)
+    given = {word: count for word, count in held_down.items() if count and word != POWER_CAP}
+    if not given:
+        return None
+    why = f" ({', '.join(word.replace('_', ' ') for word in given)})" if reasons else ""
+    return f"the GPU's clock was held down in {max(given.values())} of {len(said)} samples{why}"
+
+
+def _power_capped(window: Window) -> str | None:
+    said = window.values(f"{window.gpu}_throttle_{POWER_CAP}") if window.gpu is not None else []
+    capped = sum(value > 0 for value in said)
+    if not capped:
+        return None
+    total = len(window.values(f"{window.gpu}_throttle"))
+    return f"the GPU was at its power limit in {capped} of {total} samples, as a fully used GPU is"
 
 
 def _said_by_system(window: Window) -> str | None:

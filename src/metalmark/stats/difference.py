@@ -24,6 +24,12 @@ SAME = 1.5
 """Two sides are the same when the whole interval lies within this many smallest noise bands."""
 TRIM = 0.2
 """The share of a process's sorted blocks dropped at each end: removes outliers, costs little where there are none."""
+DISTURBED = 0.05
+SPREADS = 5.0
+"""A process is disturbed when its middle lies further above its own fastest quarter than those of other processes: by
+this share, and by so many times the spread among them."""
+NORMAL = 1.4826
+"""The standard deviation of normal noise over its median distance from the median."""
 ENOUGH = 5
 MOST_REPEATS = 1000
 WIDEST = 300.0
@@ -59,6 +65,8 @@ class Difference(Judged, frozen=True, kw_only=True):
     """How B compares with A: `ratio` is A's time over B's, so that 1.05 is 5% faster; `band` is a share."""
 
     ratio: float
+    disturbed: tuple[int, int] = (0, 0)
+    """Processes of each side of which something else slowed a part: they count by their other blocks."""
 
 
 class Gap(Judged, frozen=True, kw_only=True):
@@ -72,6 +80,7 @@ class Estimate(NamedTuple):
 
     value: float
     parts: tuple[tuple[float, int], ...]
+    disturbed: tuple[int, int] = (0, 0)
 
     @property
     def half(self) -> float:
@@ -86,9 +95,12 @@ class Estimate(NamedTuple):
 
 def middle(times: Sequence[float]) -> float:
     """The geometric mean of a process's blocks between the fastest and the slowest fifth."""
-    cut = int(len(times) * TRIM)
-    kept = sorted(times)[cut : len(times) - cut] if cut else [median(times)]
-    return math.exp(sum(math.log(value) for value in kept) / len(kept))
+    return math.exp(_log_middle(sorted(map(math.log, times))))
+
+
+def _log_middle(ordered: Sequence[float]) -> float:
+    cut = int(len(ordered) * TRIM)
+    return _mean(ordered[cut : len(ordered) - cut]) if cut else median(ordered)
 
 
 def typical(processes: Sequence[Sequence[float]]) -> float:
@@ -149,6 +161,7 @@ def _difference(found: Estimate, counts: tuple[int, int], band: float) -> Differ
     return Difference(
         ratio=math.exp(found.value), low=math.exp(found.value - half), high=math.exp(found.value + half),
         band=math.expm1(max(half, least)), verdict=verdict, repeats=counts, more_repeats=more, reason=reason,
+        disturbed=found.disturbed,
     )  # fmt: skip
 
 
@@ -167,8 +180,37 @@ def _judge(
 
 
 def _log_estimate(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Estimate:
-    logs = [[math.log(middle(times)) for times in side] for side in (a, b)]
-    return _estimate(*logs)
+    """Compare the processes' middles, without what something else on the machine added to a part of a process.
+
+    Where that is so in half of a side's processes or more, the thing itself is slow at times, and all count whole.
+    """
+    sides = [[sorted(map(math.log, times)) for times in side] for side in (a, b)]
+    above = [[_log_middle(logs) - _quarter(logs) for logs in side] for side in sides]
+    every = [value for side in above for value in side]
+    usual = median(every)
+    limit = usual + max(DISTURBED, SPREADS * NORMAL * median([abs(value - usual) for value in every]))
+    counts = [sum(value > limit for value in side) for side in above]
+    if any(2 * count >= len(side) for count, side in zip(counts, sides, strict=True)):
+        limit, counts = math.inf, [0, 0]
+    middles = [
+        [
+            _log_middle([log for log in logs if log <= _quarter(logs) + SPREADS * usual] if value > limit else logs)
+            for logs, value in zip(side, far, strict=True)
+        ]
+        for side, far in zip(sides, above, strict=True)
+    ]
+    found = _estimate(*middles)
+    # A process that had to be mended is no evidence of how processes scatter.
+    parts = tuple((part, max(2, held - count)) for (part, held), count in zip(found.parts, counts, strict=True))
+    return Estimate(found.value, parts, (counts[0], counts[1]))
+
+
+def _quarter(ordered: Sequence[float]) -> float:
+    """Return the value below which a quarter of them lie."""
+    place = (len(ordered) - 1) / 4
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def _estimate(a: Sequence[float], b: Sequence[float]) -> Estimate:
