@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("fsync")
 
     monkeypatch.setattr(durable, "fcntl", SimpleNamespace(fcntl=fcntl, F_FULLFSYNC=FULL))
-    monkeypatch.setattr(durable, "os", SimpleNamespace(fsync=fsync))
+    monkeypatch.setattr(os, "fsync", fsync)
     return made
 
 

@@ -264,7 +264,7 @@ def test_a_damaged_watched_run_costs_that_run_alone(old_store: Path, body: bytes
         (found,) = select("other loop", store).rows
         assert (found.id, found.ending, found.started_at) == ("damaged000", "damaged", "2026-11-16T11:00:00Z")
         if b"0" * 400 not in body:  # JSON as it should be, with a number that no column takes
-            with pytest.raises(FormatError, match="run damaged000"):
+            with pytest.raises(FormatError, match="Run damaged000"):
                 store.load([found])
         assert load([select(WATCHED, store)], store)
     assert ask(old_store, "SELECT body FROM runs WHERE id = 'damaged000'") == [(body,)], "kept for whoever repairs it"

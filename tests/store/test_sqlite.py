@@ -234,7 +234,7 @@ def test_one_run_that_can_not_be_read_costs_that_run_alone(store_file: Path) -> 
         store._connection.execute("UPDATE runs SET kind = 'parity' WHERE id = ?", (other.id,))
         assert store.count() == len(store.rows()) == len(store.page().rows) == 3
         assert found(store, good.id) == [good]
-        with pytest.raises(FormatError, match=f"run {damaged.id} of .*is not a Metalmark run"):
+        with pytest.raises(FormatError, match=f"Run {damaged.id} of .*is not a Metalmark run"):
             found(store, damaged.id)
         with pytest.raises(FormatError, match="kind 'parity', which this Metalmark does not know"):
             found(store, other.id)

@@ -1,5 +1,6 @@
 """Runs to and from JSON: checked when read, upgraded when old, refused by name when newer than this Metalmark."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -10,9 +11,11 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.run import SCHEMA, Run, RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
+from metalmark.scrub import printable
 
 FORMAT = "metalmark-records"
 UPGRADE = "A newer Metalmark wrote it: pip install --upgrade metalmark"
+MOST_REASON = 200
 MAKE_ONE = "Make one with `metalmark runs export -o FILE`."
 
 AnyRun = BenchRun | TrainingRun | WatchedRun
@@ -21,8 +24,12 @@ TYPES: dict[str, type[BenchRun] | type[TrainingRun] | type[WatchedRun]] = {
     RunKind.TRAINING: TrainingRun,
     RunKind.WATCH: WatchedRun,
 }
-UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What msgspec raises for bytes that are not the structure asked for."""
+SCHEMA_HINT = "`metalmark schema` prints what a run looks like."
+LARGEST = 2**64
+"""Beyond it no figure of a run lies, and neither SQLite nor other programs could hold it."""
+_LONG_INTEGER = re.compile(rb"(?<![.\d])\d{20,}(?![.\deE])")
+"""Digits that may be an integer of more than 64 bits; they may also stand inside a string."""
+_DIGITS = bytes.maketrans(b"0123456789", b"9" * 10)
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Run)
@@ -45,6 +52,44 @@ class _Head(msgspec.Struct):
     kind: str = ""
 
 
+def read_json(data: bytes | str | msgspec.Raw, kind: type[T], *, source: str, what: str = "", hint: str = "") -> T:
+    """Read bytes into a structure: the one way in for every file, line and column that holds JSON.
+
+    Whatever is wrong with them becomes a FormatError that names the source: bytes that are not text, an end in the
+    middle, nesting deeper than Python goes, integers that no field can hold. With `what` it says what the source is
+    not ("a bundle of Metalmark"), else that the source is damaged.
+    """
+    raw = data.encode(errors="replace") if isinstance(data, str) else bytes(data)
+    try:
+        found = msgspec.json.decode(raw, type=kind)
+        # Python's integers have no end, and what is computed from a longer one overflows far from here.
+        # The first test is the quick one.
+        long = b"9" * 20 in raw.translate(_DIGITS) and _LONG_INTEGER.search(raw) is not None
+        if long and _has_long_integer(msgspec.json.decode(raw)):
+            raise ValueError("it holds an integer of more than 64 bits")
+        return found
+    except (RecursionError, ValueError) as error:  # msgspec's own are ValueErrors too
+        why = printable(str(error))[:MOST_REASON]
+        if isinstance(error, RecursionError):
+            why = "it is nested too deeply"
+        elif isinstance(error, UnicodeDecodeError):
+            why = "it holds bytes that are not text in UTF-8"
+        raise FormatError(f"{source} is {f'not {what}' if what else 'damaged'}: {why}.", hint=hint) from error
+
+
+def _has_long_integer(value: object) -> bool:
+    values = [value]
+    while values:
+        inner = values.pop()
+        if isinstance(inner, int) and abs(inner) >= LARGEST:
+            return True
+        if isinstance(inner, dict):
+            values += inner.values()
+        elif isinstance(inner, list):
+            values += inner
+    return False
+
+
 def encode(run: Run) -> bytes:
     return msgspec.json.encode(run)
 
@@ -59,7 +104,7 @@ def decode_as(data: bytes | msgspec.Raw, kind: type[R], *, source: str) -> R:
     """Read a run whose kind is known: the first schema did not write it down."""
     raw = bytes(data)
     _head(raw, source)
-    run = _decoded(raw, kind, source)
+    run = read_json(raw, kind, source=source, what="a Metalmark run", hint=SCHEMA_HINT)
     return run if run.schema == SCHEMA else msgspec.structs.replace(run, schema=SCHEMA)
 
 
@@ -79,24 +124,17 @@ def encode_export(runs: Sequence[Run], derived: dict[str, Any] | None = None) ->
 
 
 def decode_export(data: bytes, *, source: str) -> list[AnyRun]:
-    try:
-        export = msgspec.json.decode(data, type=Export)
-    except UNREADABLE as error:
-        raise FormatError(f"{source} is not an export of Metalmark: {error}.", hint=MAKE_ONE) from error
+    export = read_json(data, Export, source=source, what="an export of Metalmark", hint=MAKE_ONE)
     if export.format != FORMAT:
         raise FormatError(f"{source} has the format {export.format[:40]!r}, not {FORMAT!r}.", hint=MAKE_ONE)
     refuse_newer(export.schema, SCHEMA, source)
     return [decode(raw, source=f"{source}, record {index}") for index, raw in enumerate(export.records)]
 
 
-def decode_versioned(data: bytes, kind: type[T], *, newest: int, source: str) -> T:
-    """Read a structure with a schema number. What is not one raises msgspec's own error: what to say then depends on
-    whose file it is."""
-    try:
-        refuse_newer(msgspec.json.decode(data, type=_Head).schema, newest, source)
-        return msgspec.json.decode(data, type=kind)
-    except (RecursionError, UnicodeDecodeError) as error:
-        raise msgspec.DecodeError(str(error)) from error
+def decode_versioned(data: bytes, kind: type[T], *, newest: int, source: str, hint: str = "") -> T:
+    """Read a structure with a schema number. `hint` says what to do when it is damaged."""
+    refuse_newer(read_json(data, _Head, source=source, hint=hint).schema, newest, source)
+    return read_json(data, kind, source=source, hint=hint)
 
 
 def refuse_newer(number: int, newest: int, source: str, *, what: str = "schema", hint: str = "") -> None:
@@ -112,14 +150,6 @@ def json_schema() -> dict[str, Any]:
 
 
 def _head(raw: bytes, source: str) -> _Head:
-    head = _decoded(raw, _Head, source)
+    head = read_json(raw, _Head, source=source, what="a Metalmark run", hint=SCHEMA_HINT)
     refuse_newer(head.schema, SCHEMA, source)
     return head
-
-
-def _decoded(raw: bytes, kind: type[T], source: str) -> T:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except UNREADABLE as error:
-        hint = "`metalmark schema` prints what a run looks like."
-        raise FormatError(f"{source} is not a Metalmark run: {error}.", hint=hint) from error

@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
+from metalmark.errors import FormatError
+from metalmark.model.codec import read_json
+from metalmark.machine.orphans import forget_group, mark, scratch_folder, watch_group
+from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.scrub import scrub
 
 T = TypeVar("T", bound=Struct)
@@ -22,30 +25,78 @@ class NoAnswer(Struct, frozen=True, kw_only=True, tag="no-answer"):
     detail: str = ""
 
 
-def ask(module: str, argument: str, kind: type[T], *, environment: dict[str, str], timeout_s: float) -> T | NoAnswer:
+class Asker:
+    """Whoever asks several questions at once, and may have to give them up together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._gave_up = False
+
+    def give_up(self) -> None:
+        """End the processes that were asked, and those that are being started."""
+        with self._lock:
+            self._gave_up = True
+            for group in self._groups:
+                signal_group(group, signal.SIGKILL)
+
+    def begin(self, group: int) -> None:
+        with self._lock:
+            self._groups.add(group)
+            if self._gave_up:
+                signal_group(group, signal.SIGKILL)
+
+    def end(self, group: int) -> None:
+        """End what is left of a process and its children, whose exit status is not collected yet."""
+        with self._lock:
+            self._groups.discard(group)
+            signal_group(group, signal.SIGKILL)
+
+
+def ask(
+    module: str,
+    argument: str,
+    kind: type[T],
+    *,
+    environment: dict[str, str],
+    timeout_s: float,
+    asker: Asker | None = None,
+) -> T | NoAnswer:
     """Run `python -m module argument FILE`, which writes a `kind` or a NoAnswer into FILE."""
-    with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
-        answer, output = Path(folder, "answer.json"), Path(folder, "output.txt")
+    asker = asker or Asker()
+    with scratch_folder() as folder:
+        answer, output = folder / "answer.json", folder / "output.txt"
         with output.open("wb") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, argument, str(answer)],
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **mark()},
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
+                # A group of its own: a user's file may end its group, and what it started is ended with it.
+                start_new_session=True,
             )
+            waiter = threading.Thread(target=wait_for_exit, args=(process.pid,), daemon=True, name="answer")
             try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                return NoAnswer(reason=f"it hung: no answer in {timeout_s:g} s.", detail=tail(output))
+                watch_group(process.pid)
+                asker.begin(process.pid)
+                waiter.start()
+                waiter.join(timeout_s)
+                hung = waiter.is_alive()
             finally:
-                process.kill()
+                # Its exit status is collected last: until then its group can't be anyone else's.
+                asker.end(process.pid)
+                forget_group(process.pid)
+                if waiter.ident is not None:
+                    waiter.join()
                 process.wait()
+            if hung:
+                return NoAnswer(reason=f"it hung: no answer in {timeout_s:g} s.", detail=tail(output))
         if answer.exists():
             try:
-                return msgspec.json.decode(answer.read_bytes(), type=kind | NoAnswer)
-            except msgspec.DecodeError as error:
-                return NoAnswer(reason=f"its answer can't be read: {error}.", detail=tail(output))
+                return read_json(answer.read_bytes(), kind | NoAnswer, source="its answer")  # type: ignore[arg-type]
+            except FormatError as error:
+                return NoAnswer(reason=error.message, detail=tail(output))
         return NoAnswer(reason=how_it_ended(process.returncode), detail=tail(output))
 
 

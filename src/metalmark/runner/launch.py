@@ -7,7 +7,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -18,10 +17,13 @@ import msgspec
 
 import metalmark
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.machine.durable import write_struct
+from metalmark.errors import FormatError
+from metalmark.machine.durable import read_whole, write_struct
+from metalmark.machine.orphans import forget_group, mark, scratch_folder, watch_group
 from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.machine.sleep import SleepGap, SleepWatch
 from metalmark.machine.steering import steering_variables
+from metalmark.model.codec import read_json
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry
@@ -91,6 +93,7 @@ class Worker:
             **self.variables,
             PROGRESS_FD: str(progress_child),
             LIFELINE_FD: str(lifeline_child),
+            **mark(),
         }
         try:
             with self.output_path.open("wb") as sink:
@@ -108,6 +111,7 @@ class Worker:
             os.close(progress_child)
             os.close(lifeline_child)
         self.pid = self._process.pid
+        watch_group(self.pid)
         self._lost: Failed | None = None
         self._waiter = threading.Thread(target=self._wait, daemon=True, name="waiter")
         self._waiter.start()
@@ -148,8 +152,8 @@ class Worker:
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
                         try:
-                            progress = msgspec.json.decode(line, type=self.progress_type)
-                        except msgspec.DecodeError:
+                            progress = read_json(line, self.progress_type, source="a line of the worker")
+                        except FormatError:
                             continue  # a library that writes to every open file; the outcome does not need this pipe
                         phase = progress.phase
                         tell(progress)
@@ -163,6 +167,7 @@ class Worker:
             self._waiter.join(wait_s)
         # The worker is not reaped yet, so its group can't be anyone else's.
         signal_group(self.pid, signal.SIGKILL)
+        forget_group(self.pid)
         return self._process.wait()
 
     def close(self) -> None:
@@ -194,8 +199,8 @@ def attend(worker: Worker, hz: float | None, tell: Listener) -> Attended:
     gave_up: Failed | None
     try:
         gave_up = worker.watch(tell)
-    except KeyboardInterrupt:
-        gave_up = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
+    except KeyboardInterrupt as stop:
+        gave_up = Failed(kind=FailureKind.INTERRUPTED, message=f"Stopped by {str(stop) or 'Ctrl-C'}.")
     finally:
         telemetry = sampler.stop(GRACE_S)
         gap = sleep.gap()
@@ -219,8 +224,8 @@ def run_cell(
     listeners: Sequence[Listener] = (),
 ) -> CellResult:
     """Measure one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
-    with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
-        worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=Path(folder))
+    with scratch_folder() as folder:
+        worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=folder)
         end = attend(worker, hz, tell_all(listeners))
         report: WorkerReport | Failed | None = end.gave_up
         if end.gave_up is None or end.gave_up.kind is FailureKind.TIMED_OUT:
@@ -251,9 +256,11 @@ def read_report(path: Path, kind: type[T]) -> T | Failed | None:
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.DecodeError as error:
-        return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error}.")
+        return read_json(read_whole(path), kind, source=path.name)
+    except FormatError as error:
+        return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error.message}")
+    except OSError as error:
+        return Failed(kind=FailureKind.CRASHED, message=f"The worker's outcome can't be read: {error.strerror}.")
 
 
 def died(code: int, output: Path, oom_killed: bool) -> Failed:

@@ -1,6 +1,8 @@
 """The worker process: one cell, one framework, one outcome file. `python -m metalmark.runner.worker JOB OUTCOME`."""
 
+import ctypes
 import os
+import signal
 import sys
 import threading
 import time
@@ -14,6 +16,7 @@ from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, WrongResultError
 from metalmark.feeds.source import with_data
 from metalmark.machine.durable import write_struct
+from metalmark.model.codec import read_json
 from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
@@ -25,6 +28,8 @@ from metalmark.scrub import printable, scrub
 from metalmark.workloads.catalog import load
 
 PROGRESS_EVERY_S = 0.2
+PR_SET_PDEATHSIG = 1
+"""Of <sys/prctl.h>."""
 
 
 class ProgressPipe:
@@ -56,7 +61,7 @@ class ProgressPipe:
 
 def main(job_path: str, outcome_path: str) -> None:
     die_with_parent()
-    job = msgspec.json.decode(Path(job_path).read_bytes(), type=Job)
+    job = read_json(Path(job_path).read_bytes(), Job, source=job_path)
     tell = ProgressPipe(job.spawned_at_s)
     tell("import")
     backend: Backend | None = None
@@ -131,7 +136,13 @@ def describe(error: BaseException, backend: Backend | None, phase: str) -> Faile
 
 
 def die_with_parent() -> None:
-    """Exit when the parent does, even by kill -9: a thread sleeps on a pipe that only the parent holds."""
+    """Exit when the parent does, even by kill -9: a thread sleeps on a pipe that only the parent holds.
+
+    It can't run while C code holds the interpreter. There the system ends us on Linux, and `machine.orphans` anywhere.
+    """
+    if sys.platform == "linux":
+        # Sent when the thread ends that started us, which waits for us. A parent that has died before is seen below.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     fd = int(os.environ.get(LIFELINE_FD, "-1"))
     if fd < 0:
         return

@@ -4,22 +4,22 @@ The hash is over canonical bytes (keys sorted, no white space), so it is of what
 program set them out; the same runs give the same file.
 """
 
+import errno
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from metalmark.errors import FormatError, UsageError
-from metalmark.model.codec import UNREADABLE, AnyRun, decode, decode_export, encode, refuse_newer
-from metalmark.model.measurement import BenchRun, Completed
+from metalmark.machine.durable import TOO_LARGE, read_whole
+from metalmark.model.codec import AnyRun, decode, decode_export, encode, read_json, refuse_newer
 from metalmark.model.run import SCHEMA, Run
-from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
+from metalmark.store.damage import LARGEST, damage_of
 from metalmark.store.personal import look, without
-from metalmark.store.row import row_of
 from metalmark.store.sqlite import NAME, RESERVED
 
 FORMAT = "metalmark-bundle"
@@ -33,8 +33,6 @@ MOST_SHOWN = 5
 MAKE_ONE = "Make one with `metalmark runs export --bundle FILE`."
 
 Names = Mapping[str, Sequence[str]]
-LARGEST = 2**53
-"""What a program in any language reads as the same number."""
 
 
 class BundleFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,11 +89,8 @@ def decode_bundle(data: bytes, *, source: str) -> Bundle:
         raise FormatError(f"{source} is not a bundle of Metalmark.", hint=MAKE_ONE)
     refuse_newer(head.bundle, VERSION, source, what="bundle version", hint=MAKE_ONE)
     refuse_newer(head.schema, SCHEMA, source, hint=MAKE_ONE)
-    try:
-        file = msgspec.json.decode(plain, type=BundleFile)
-        told = digest(file.records, file.names)
-    except UNREADABLE as error:
-        raise FormatError(f"{source} is not a bundle of Metalmark: {error}.", hint=MAKE_ONE) from error
+    file = read_json(plain, BundleFile, source=source, what="a bundle of Metalmark", hint=MAKE_ONE)
+    told = digest(file.records, file.names, source=source)
     if told != file.sha256:
         raise FormatError(
             f"{source} was altered: its contents have the hash {told[:12]}…, and it says {file.sha256[:12]}….",
@@ -113,12 +108,13 @@ def read_file(name: str) -> Bundle:
     """Read a bundle, or an export of `runs export`, whichever the file is."""
     path = Path(name)
     try:
-        with path.open("rb") as file:
-            most_bytes = MOST_PACKED_BYTES if file.read(2) == GZIP else MOST_BYTES * 2
-        if path.stat().st_size > most_bytes:
-            raise FormatError(f"{name} is larger than any bundle or export.", hint="Export fewer runs at a time.")
-        data = path.read_bytes()
+        data = read_whole(path, MOST_BYTES * 2)
+        if data.startswith(GZIP) and len(data) > MOST_PACKED_BYTES:
+            raise OSError(errno.EFBIG, TOO_LARGE)
     except (OSError, ValueError) as error:  # ValueError: no file can have that name
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            hint = "Export fewer runs at a time."
+            raise FormatError(f"{name} is larger than any bundle or export.", hint=hint) from error
         why = error.strerror if isinstance(error, OSError) else error
         raise FormatError(f"{name} can't be read: {why}.", hint="Name a file of `runs export`.") from error
     if data.startswith(GZIP) or _format(data).format == FORMAT:
@@ -126,11 +122,11 @@ def read_file(name: str) -> Bundle:
     return Bundle(_refuse_damaged(decode_export(data, source=name), name), {}, "")
 
 
-def digest(records: Sequence[bytes | msgspec.Raw], names: Names) -> str:
+def digest(records: Sequence[bytes | msgspec.Raw], names: Names, *, source: str = "A run") -> str:
     """One record at a time, so that a large bundle is never in memory as Python's own objects."""
     found = hashlib.sha256(msgspec.json.encode(names, order="sorted") + b"\n")
     for raw in records:
-        found.update(msgspec.json.encode(msgspec.json.decode(raw), order="sorted") + b"\n")
+        found.update(msgspec.json.encode(read_json(raw, Any, source=source), order="sorted") + b"\n")
     return found.hexdigest()
 
 
@@ -153,8 +149,8 @@ def unpack(data: bytes, *, source: str) -> bytes:
 
 def _format(data: bytes) -> _Format:
     try:
-        return msgspec.json.decode(data, type=_Format)
-    except UNREADABLE:
+        return read_json(data, _Format, source="")
+    except FormatError:
         return _Format()
 
 
@@ -170,36 +166,12 @@ def _refuse_personal(runs: Sequence[Run], hint: str) -> None:
 def _refuse_damaged(runs: list[AnyRun], source: str) -> list[AnyRun]:
     """Runs that someone edited are found before they are stored."""
     for run in runs:
-        if why := damage_of(run):
+        if why := damage_of(run) or _unlike_a_batch(run):
             raise FormatError(f"Run {run.id} of {source} is damaged: {why}.", hint="Export it again.")
     return runs
 
 
-def damage_of(run: AnyRun) -> str:
-    """Why it can't be what a run left, though the schema allows it; empty for one that can."""
-    readings = [one.telemetry for one in run.sessions] if isinstance(run, TrainingRun) else [run.telemetry]
-    if any(len(series.at_s) != len(series.values) for telemetry in readings for series in telemetry.series):
-        return "a series has more values than times, or fewer"
-    if isinstance(run, WatchedRun) and any(
-        not len(curve.steps) == len(curve.at_s) == len(curve.values) for curve in run.curves
-    ):
-        return "a curve has more values than steps, or fewer"
-    if isinstance(run, TrainingRun) and any(epoch.session >= len(run.sessions) for epoch in run.epochs):
-        return "an epoch belongs to a session that is not there"
-    if not isinstance(run, WatchedRun):
-        batch = run.plan.params.get("batch_size")
-        if batch is not None and not (type(batch) is int and 0 < batch < LARGEST):
-            return "its batch size is not a number of samples"
-        if max(run.cell, run.repeat) >= LARGEST:
-            return "its place in the sweep is not a number that a sweep has"
-    if isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
-        blocks = run.outcome.measurement.blocks
-        if not blocks or min(block.elapsed_s for block in blocks) <= 0:
-            return "it has no block, or one that lasted no time"
-    try:
-        row = row_of(run)
-        figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
-        beyond = any(figure is not None and not figure < LARGEST for figure in figures)
-    except ArithmeticError:
-        beyond = True
-    return "its figures are beyond any number" if beyond else ""
+def _unlike_a_batch(run: AnyRun) -> str:
+    batch = None if isinstance(run, WatchedRun) else run.plan.params.get("batch_size")
+    wrong = batch is not None and not (type(batch) is int and 0 < batch < LARGEST)
+    return "its batch size is not a number of samples" if wrong else ""

@@ -15,6 +15,9 @@ import msgspec
 import psutil  # type: ignore[import-untyped]
 from msgspec import Meta, Struct
 
+from metalmark.errors import FormatError
+from metalmark.machine.durable import read_whole
+from metalmark.model.codec import read_json
 from metalmark.model.run import Count, Identifier, Moment, RunKind
 
 SCHEMA = 2
@@ -177,17 +180,11 @@ def read_one(store: Path, identifier: str) -> LiveStatus | None:
 def read(path: Path) -> LiveStatus | None:
     """Return None for a file that can't be read: another version wrote it, or it has just been removed."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            return None
-        status = msgspec.json.decode(path.read_bytes(), type=LiveStatus)
+        status = read_json(read_whole(path, MOST_BYTES), LiveStatus, source=path.name)
         if status.silent_s > FORGET_S and not status.alive:
             path.unlink(missing_ok=True)
             return None
-    except (
-        OSError,
-        RecursionError,
-        ValueError,
-    ):  # ValueError: msgspec's, too, or a moment that never was
+    except (OSError, FormatError, ValueError):  # ValueError: a moment that never was
         return None
     return status
 

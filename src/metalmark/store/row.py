@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -52,6 +53,44 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COLUMNS = Row.__struct_fields__
+DAMAGED = "damaged"
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(COLUMNS, str),
+    **dict.fromkeys(("cell", "repeat"), int),
+    **dict.fromkeys(("batch_size", "steps", "epochs"), (int, NoneType)),
+    **dict.fromkeys(("step_s", "samples_s", "input_share", "accuracy"), (float, NoneType)),
+    "folder": (bytes, NoneType),
+}
+_sound: set[tuple[type, ...]] = set()
+"""What rows of a store are made of, as far as they were seen: to look at each value of each row would take longer."""
+
+
+def repaired(columns: dict[str, Any]) -> Row:
+    """Return a row of the store. A value that its column can't hold becomes an empty one, and the row is shown as
+    damaged: SQLite checks what is written, but a bit that was turned on the disk is not."""
+    types = tuple(map(type, columns.values()))
+    if types in _sound and _is_finite(columns):
+        return Row(**columns)
+    wrong = [name for name, value in columns.items() if not isinstance(value, _TYPES[name])]
+    wrong += [name for name in _FIGURES if name not in wrong and not _is_figure(columns[name])]
+    if not wrong:
+        _sound.add(types)
+        return Row(**columns)
+    empty: dict[str, Any] = {"id": str(columns["id"]), **dict.fromkeys(("cell", "repeat"), 0)}
+    for name in wrong:
+        columns[name] = empty.get(name, "" if _TYPES[name] is str else None)
+    return Row(**{**columns, "ending": DAMAGED})
+
+
+_FIGURES = ("step_s", "samples_s", "input_share", "accuracy")
+
+
+def _is_finite(columns: dict[str, Any]) -> bool:
+    return all(_is_figure(columns[name]) for name in _FIGURES)
+
+
+def _is_figure(value: float | None) -> bool:
+    return value is None or 0 <= value < float("inf")
 
 
 def row_of(run: Run, folder: Path | None = None) -> Row:

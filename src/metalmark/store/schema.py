@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from metalmark.errors import FormatError, MetalmarkError
+from metalmark.errors import FormatError, MetalmarkError, StoreError
 from metalmark.model.codec import decode_as, encode
 from metalmark.model.run import Run, RunKind
 from metalmark.model.watch import WatchedRun
@@ -126,8 +126,21 @@ def _take_over_trainings(connection: sqlite3.Connection) -> None:
 
 def insert(connection: sqlite3.Connection, run: Run, folder: Path | None = None) -> None:
     """Write a run, in the place of what was known of it before."""
+    body = encode(run)
+    refuse_unreadable(lambda: decode_as(body, type(run), source=f"run {run.id}"))
     row = row_of(run, folder)
-    _insert(connection, {**{name: getattr(row, name) for name in COLUMNS}, "body": encode(run)})
+    _insert(connection, {**{name: getattr(row, name) for name in COLUMNS}, "body": body})
+
+
+def refuse_unreadable(read: Callable[[], object]) -> None:
+    """Read what is about to be stored. What can't be read back would be lost, and only be missed much later."""
+    try:
+        read()
+    except FormatError as error:
+        raise StoreError(
+            f"What was to be stored can't be read back: {error.message}",
+            hint="Nothing was stored. This is a fault of Metalmark: please report it with this message.",
+        ) from error
 
 
 def _insert(connection: sqlite3.Connection, values: dict[str, object]) -> None:

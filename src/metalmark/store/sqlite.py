@@ -3,21 +3,24 @@
 import os
 import re
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
-from metalmark.model.codec import UNREADABLE, AnyRun, decode_as, encode, type_of
+from metalmark.model.codec import SCHEMA_HINT, AnyRun, decode_as, encode, read_json, type_of
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Run, now_utc
 from metalmark.model.training import NOT_BEGUN, Ending, TrainingRun
 from metalmark.store import schema
-from metalmark.store.row import COLUMNS, RECORD, Row, read_training, storable
+from metalmark.store.damage import damage_of
+from metalmark.store.row import COLUMNS, RECORD, Row, read_training, repaired, storable
 
 VARIABLE = "METALMARK_STORE"
 NO_HOME = f"Name a file by its whole path, with --store FILE or {VARIABLE}."
@@ -26,6 +29,8 @@ ELSEWHERE = "Choose another store with --store FILE or METALMARK_STORE."
 UNTOUCHED = f"It was left as it is. {ELSEWHERE}"
 LIST_THEM = "`metalmark runs list` shows what is stored."
 MOST_WORDS, MOST_NAMED = 8, 500
+MOST_ROWS = 2**63 - 1
+"""The largest number that SQLite takes."""
 SEARCHED = ("workload", "framework", "device", "mode", "dtype", "ending", "id", "sweep", "started_at", "name", "kind")
 RESERVED = {"last", "published"}
 UNFINISHED = {Ending.RUNNING, NOT_BEGUN}
@@ -75,8 +80,11 @@ class Store:
         try:
             with self._explained():
                 self._connection = self._open(readonly)
-        except OSError as error:
-            raise StoreError(f"The store {path} can't be used: {error.strerror}.", hint=ELSEWHERE) from error
+        except (OSError, ValueError) as error:  # ValueError: no file can have that name
+            why = error.strerror if isinstance(error, OSError) else error
+            raise StoreError(f"The store {path} can't be used: {why}.", hint=ELSEWHERE) from error
+        # A byte that is not text would otherwise cost every row, and not only its own.
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +95,9 @@ class Store:
     # Writing
 
     def add_sweep(self, sweep: Sweep) -> None:
-        values = sweep.id, sweep.created_at, msgspec.json.encode(sweep)
+        body = msgspec.json.encode(sweep)
+        schema.refuse_unreadable(lambda: read_json(body, Sweep, source=f"sweep {sweep.id}"))
+        values = sweep.id, sweep.created_at, body
         with self._writing() as connection:
             connection.execute("INSERT INTO sweeps VALUES (?, ?, ?)", values)
 
@@ -100,11 +110,14 @@ class Store:
         with self._writing() as connection:
             for run in runs:
                 held = self._rows("WHERE id = ?", run.id)
+                damaged: list[MetalmarkError] = []
+                stored = self.load(held, on_error=damaged.append)
                 # Of a training whose folder was gone when it was taken over there is only the row: here is the rest.
-                if not held or self._rows("WHERE id = ? AND body IS NULL", run.id):
+                # What is damaged is mended.
+                if not held or damaged or self._rows("WHERE id = ? AND body IS NULL", run.id):
                     schema.insert(connection, run, held[0].path if held else None)
                     added += 1
-                elif self.load(held) != [decode_as(encode(run), type(run), source=f"run {run.id}")]:
+                elif stored != [decode_as(encode(run), type(run), source=f"run {run.id}")]:
                     raise StoreError(
                         f"Run {run.id} is in the store already, with other contents.",
                         hint="Nothing was imported. Two files claim the same run: one was edited.",
@@ -148,7 +161,7 @@ class Store:
     def rows(self, *, limit: int | None = None, sweep: str | None = None) -> list[Row]:
         """Return the newest rows, the newest last."""
         where, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
-        most = -1 if limit is None else limit
+        most = -1 if limit is None else min(limit, MOST_ROWS)
         return self._rows(f"{where} ORDER BY started_at DESC, id DESC LIMIT ?", *values, most)[::-1]
 
     def count(self) -> int:
@@ -248,11 +261,17 @@ class Store:
                 on_error(error)
         return loaded
 
-    def of_workloads(self, names: Sequence[str], *, frameworks: Sequence[str] = ()) -> list[AnyRun]:
+    def of_workloads(
+        self,
+        names: Sequence[str],
+        *,
+        frameworks: Sequence[str] = (),
+        on_error: Callable[[MetalmarkError], None] | None = None,
+    ) -> list[AnyRun]:
         """Return the newest few bench runs of each framework, device and dtype: of these frameworks, or of all."""
         more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
         where = _NEWEST.format(names=_marks(names), more=more)
-        return self.load(self._rows(f"{where} {_ORDER}", *names, *frameworks))
+        return self.load(self._rows(f"{where} {_ORDER}", *names, *frameworks), on_error=on_error)
 
     def sweep(self, query: str) -> Sweep:
         """Return a sweep by its id, by the beginning of it, or `last`."""
@@ -266,30 +285,40 @@ class Store:
         if query != "last" and len(found) > 1:
             raise UsageError(f"Several sweeps begin with {query!r}.", hint="Give more of its characters.")
         identifier, body = found[0]
-        try:
-            return msgspec.json.decode(body, type=Sweep)
-        except UNREADABLE as error:
-            raise FormatError(f"Sweep {identifier} of {self.path} is damaged: {error}.", hint=LIST_THEM) from error
+        hint = f"Its runs are whole: metalmark runs show {identifier}. Measure what is missing with a new bench."
+        return read_json(body, Sweep, source=f"Sweep {identifier} of {self.path}", hint=hint)
 
     def _run(self, row: Row, body: bytes | None) -> AnyRun:
         # A training that runs, or whose command was killed, is further on in its folder than in the store.
         if body is None or row.ending in UNFINISHED:
-            # None where the folder is gone, or holds another one.
-            run = read_training(row.path) if row.path is not None and os.path.isfile(row.path / RECORD) else None
-            if run is not None and run.id == row.id:
-                return run
+            training = None
+            if row.path is not None and os.path.isfile(row.path / RECORD):
+                # Where the record of the folder is damaged, what the store has is older and better than nothing.
+                with suppress(*() if body is None else (MetalmarkError,)):
+                    training = read_training(row.path)
+            if training is not None and training.id == row.id:  # else the folder holds another one
+                return training
         if body is None:
             raise UsageError(
                 f"The folder of training {row.id} is gone: {row.path}.",
                 hint=f"Take it off the list: metalmark runs delete {row.id} --yes",
             )
-        source = f"run {row.id} of {self.path}"
-        return decode_as(body, type_of(row.kind, source=source), source=source)
+        source = f"Run {row.id} of {self.path}"
+        delete = f"The other runs are not affected. Delete it: metalmark runs delete {row.id} --yes"
+        try:
+            run = decode_as(body, type_of(row.kind, source=source), source=source)
+        except FormatError as error:
+            # What a newer Metalmark wrote is not damaged.
+            raise FormatError(error.message, hint=delete if error.hint == SCHEMA_HINT else error.hint) from error
+        why = damage_of(run) if run.id == row.id else f"it says that it is run {run.id}"
+        if why:
+            raise FormatError(f"{source} is damaged: {why}.", hint=delete)
+        return run
 
     def _rows(self, rest: str, *values: object) -> list[Row]:
         with self._explained():
             found = self._connection.execute(f"SELECT {_COLUMNS} FROM runs {rest}", values).fetchall()
-        return [Row(**dict(zip(COLUMNS, each, strict=True))) for each in found]
+        return [repaired(dict(zip(COLUMNS, each, strict=True))) for each in found]
 
     def _holding(self, word: str) -> tuple[str, list[str]]:
         pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
@@ -303,11 +332,18 @@ class Store:
     # Opening
 
     def _open(self, readonly: bool) -> sqlite3.Connection:
-        exists = self.path.exists()
+        try:
+            mode = os.stat(self.path).st_mode
+            exists = True
+        except (FileNotFoundError, NotADirectoryError):
+            exists = False
+        if exists and stat.S_ISDIR(mode):
+            raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
+        if exists and not stat.S_ISREG(mode):
+            # SQLite would take a device for an empty file, and write its own files beside it.
+            raise StoreError(f"The store {self.path} is not a regular file.", hint=ELSEWHERE)
         if readonly and not exists:
             return _created(sqlite3.connect(":memory:", isolation_level=None), wait_s=0.0)
-        if exists and self.path.is_dir():
-            raise StoreError(f"The store {self.path} is a folder.", hint="Name a file in it.")
         if not readonly:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,7 +356,7 @@ class Store:
         if not writable and not readonly:
             raise StoreError(f"The store {self.path} can't be used: it is read-only.", hint=ELSEWHERE)
         # A WAL file needs its neighbours to be writable even to read; nobody writes this one, so read it as it is.
-        uri = f"{self.path.resolve().as_uri()}?{'mode=rwc' if writable else 'immutable=1'}"
+        uri = f"{Path(os.path.realpath(self.path)).as_uri()}?{'mode=rwc' if writable else 'immutable=1'}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._wait_s, isolation_level=None)
         try:
             return self._recognised(connection, writable)
@@ -371,7 +407,7 @@ class Store:
         """Turn what SQLite raises inside into a StoreError."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:  # OverflowError: a number that SQLite can't hold
             text = str(error).lower()
             why, hint = next((known for sign, known in _KNOWN.items() if sign in text), (str(error), ELSEWHERE))
             why = why.format(wait=self._wait_s) if "{wait" in why else why

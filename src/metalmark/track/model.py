@@ -118,8 +118,8 @@ class Loaded:
 def _read(path: Path) -> Description:
     try:
         return decode_versioned(path.read_bytes(), Description, newest=SCHEMA, source=path.name)
-    except (OSError, msgspec.DecodeError) as error:
-        raise FormatError(f"{path.name} is damaged or not there: {error}") from error
+    except OSError as error:
+        raise FormatError(f"{path.name} can't be read: {error.strerror}.") from error
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Loaded:

@@ -20,9 +20,9 @@ from typing import IO, Self
 import msgspec
 from msgspec import Struct
 
-from metalmark.errors import StoreError
-from metalmark.machine.durable import write_struct
-from metalmark.model.codec import refuse_newer
+from metalmark.errors import FormatError, StoreError
+from metalmark.machine.durable import read_whole, write_struct
+from metalmark.model.codec import read_json, refuse_newer
 from metalmark.model.plan import Plan, Scalar
 from metalmark.store.sqlite import store_path
 from metalmark.track.destination import Destination
@@ -106,7 +106,6 @@ class End(Struct, frozen=True, kw_only=True, tag="end"):
 
 QueueEvent = Begin | Known | MetricRow | AttachedFile | AttachedModel | End
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(QueueEvent)
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -145,8 +144,8 @@ class Queue:
         whole = data[: data.rfind(b"\n") + 1]
         events: list[QueueEvent] = []
         for line in whole.splitlines():
-            with suppress(msgspec.DecodeError):
-                events.append(_decoder.decode(line))
+            with suppress(FormatError):
+                events.append(read_json(line, QueueEvent, source=EVENTS))  # type: ignore[arg-type]
         if not offset and events and isinstance(events[0], Begin):
             refuse_newer(events[0].schema, SCHEMA, str(self.folder))
         return events, offset + len(whole)
@@ -161,12 +160,13 @@ class Queue:
     def deliveries(self) -> list[Delivery]:
         readable = []
         for path in sorted(self.folder.glob("*-*.json")):
-            with suppress(msgspec.DecodeError, OSError):
-                readable.append(msgspec.json.decode(path.read_bytes(), type=Delivery))
+            with suppress(FormatError, OSError):
+                readable.append(read_json(read_whole(path), Delivery, source=str(path)))
         return readable
 
     def delivery(self, key: str) -> Delivery:
-        return msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=Delivery)
+        path = self.folder / f"{key}.json"
+        return read_json(read_whole(path), Delivery, source=str(path))
 
     def keep(self, delivery: Delivery) -> None:
         write_struct(self.folder / f"{delivery.destination.key}.json", delivery)

@@ -12,12 +12,11 @@ import numpy as np
 from msgspec import Struct
 
 from metalmark.errors import FormatError, NotInstalledError, StoreError, UsageError
-from metalmark.machine.durable import flush_to_drive, write_struct
-from metalmark.model.codec import decode_versioned, refuse_newer
+from metalmark.machine.durable import flush_to_drive, read_whole, write_struct
+from metalmark.model.codec import decode_versioned, read_json, refuse_newer
 from metalmark.model.plan import Plan
 from metalmark.model.run import SCHEMA, DeviceMemory, Failed, now_utc
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
-from metalmark.scrub import printable
 from metalmark.training.base import State
 
 RECORD, JOB, LINEUP = "record.json", "job.json", "lineup.json"
@@ -133,14 +132,13 @@ def read_struct(
 ) -> T:
     """Read a file of a training's folder, or of several trainings'. `hint` says what to do when it is damaged."""
     try:
-        return decode_versioned(path.read_bytes(), kind, newest=newest, source=str(path))
+        data = read_whole(path)
     except OSError as error:
         raise UsageError(
             f"{path.parent} holds no {what}: {path.name} can't be read ({error.strerror}).",
             hint="Give the folder that `metalmark train` wrote: metalmark train --resume=DIR",
         ) from error
-    except msgspec.DecodeError as error:
-        raise FormatError(f"{path} is damaged: {printable(str(error))}.", hint=hint) from error
+    return decode_versioned(data, kind, newest=newest, source=str(path), hint=hint)
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
@@ -180,7 +178,7 @@ def load_checkpoint(path: Path) -> tuple[Checkpoint, State]:
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(METADATA, "")
-            checkpoint = msgspec.json.decode(text, type=Checkpoint)
+            checkpoint = read_json(text, Checkpoint, source="its metadata")
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a mapping
     except Exception as error:  # safetensors raises exceptions of its own, which change with its versions
         why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]

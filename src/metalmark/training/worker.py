@@ -7,14 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from metalmark.backends.base import Backend
 from metalmark.data.dataset import Dataset, order
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
 from metalmark.machine.durable import write_struct
+from metalmark.model.codec import read_json
 from metalmark.model.run import DeviceMemory, Failed
 from metalmark.model.training import Ending, Epoch, TrainingSetup
 from metalmark.model.workload import Batch, Params, Workload
@@ -51,7 +50,7 @@ class TrainingPipe(ProgressPipe):
 
 def main(job_path: str, outcome_path: str) -> None:
     die_with_parent()
-    job = msgspec.json.decode(Path(job_path).read_bytes(), type=TrainingJob)
+    job = read_json(Path(job_path).read_bytes(), TrainingJob, source=job_path)
     tell = TrainingPipe(job.spawned_at_s)
     tell("import")
     training: Training | None = None

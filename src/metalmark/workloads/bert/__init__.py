@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from metalmark.errors import WeightsError
+from metalmark.errors import FormatError, WeightsError
+from metalmark.model.codec import read_json
 from metalmark.model.workload import Batch, Param, Params, Workload
 from metalmark.workloads import builders, weights
 from metalmark.workloads.weights import NONE
@@ -118,14 +119,14 @@ def arrays_file(weights_choice: str) -> Path:
 def shape_of_file(weights_choice: str) -> Shape:
     path = arrays_file(weights_choice).with_name(CONFIG)
     try:
-        config = msgspec.json.decode(path.read_bytes(), type=Config)
+        config = read_json(path.read_bytes(), Config, source=CONFIG)
     except OSError as error:
         raise WeightsError(
             f"--weights needs the checkpoint's {CONFIG} beside its arrays, and it can't be read: {error.strerror}. "
             f"The hub has both in one folder: put them together."
         ) from error
-    except msgspec.DecodeError as error:
-        raise WeightsError(f"{CONFIG} beside the weights is not a BERT's: {error}.") from error
+    except FormatError as error:
+        raise WeightsError(f"{CONFIG} beside the weights is not a BERT's: {error.message}") from error
     if config.hidden_act != ACTIVATION:
         raise WeightsError(f"{CONFIG}: the activation is {config.hidden_act}; this workload's is {ACTIVATION}.")
     if config.num_attention_heads < 1 or config.hidden_size % config.num_attention_heads:
