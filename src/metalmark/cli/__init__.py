@@ -9,6 +9,7 @@ import click
 
 import metalmark
 from metalmark.cli.options import ExplainedGroup
+from metalmark.cli.signals import orderly_end
 from metalmark.errors import MetalmarkError, did_you_mean
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -70,6 +71,11 @@ def group() -> None:
 
 def main() -> None:
     """Errors meant for the user become a message and an exit code; nothing else is hidden."""
+    with orderly_end():
+        sys.exit(_exit_code())
+
+
+def _exit_code() -> str | int | None:
     try:
         code = _run()
         # What is still in the buffer would otherwise fail when the interpreter ends, where nobody can explain it.
@@ -84,7 +90,7 @@ def main() -> None:
         code = UNWRITABLE
         what = error.filename or "the output"
         _say(f"metalmark: {what} could not be written: {error.strerror}. Free some space, or send it somewhere else.")
-    sys.exit(code)
+    return code
 
 
 def _run() -> str | int | None:

@@ -12,9 +12,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from metalmark.errors import FormatError
-from metalmark.model.codec import read_json
 from metalmark.machine.orphans import forget_group, mark, scratch_folder, watch_group
 from metalmark.machine.processes import signal_group, wait_for_exit
+from metalmark.model.codec import read_json
 from metalmark.scrub import scrub
 
 T = TypeVar("T", bound=Struct)

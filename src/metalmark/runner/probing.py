@@ -16,7 +16,7 @@ from metalmark.errors import UnsupportedError
 from metalmark.machine.durable import write_struct
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
 from metalmark.model.run import Failed, FailureKind
-from metalmark.runner.ask import NoAnswer, ask, in_one_line, traceback_of
+from metalmark.runner.ask import Asker, NoAnswer, ask, in_one_line, traceback_of
 from metalmark.runner.values import parse_device
 
 TIMEOUT_S = 120.0
@@ -25,14 +25,19 @@ EVERYWHERE = {DeviceKind.CPU, DeviceKind.ANY}
 
 def probe_all(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> dict[str, Probe | NoAnswer]:
     """Probe frameworks side by side. One that crashes or hangs at import is a finding, and does not hang the caller."""
-    wanted = list(names)
+    wanted, asker = list(names), Asker()
 
     def one(name: str) -> Probe | NoAnswer:
         environment = FRAMEWORKS[name].environment(Settings())
-        return ask("metalmark.runner.probing", name, Probe, environment=environment, timeout_s=timeout_s)
+        return ask("metalmark.runner.probing", name, Probe, environment=environment, timeout_s=timeout_s, asker=asker)
 
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
-        return dict(zip(wanted, pool.map(one, wanted), strict=True))
+        try:
+            return dict(zip(wanted, pool.map(one, wanted), strict=True))
+        except BaseException:
+            # Ctrl-C: leaving the pool waits for its threads, and they for their answers.
+            asker.give_up()
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,5 @@
 """The parent's side of a training: spawn a worker, sample, wait, and keep the run up to date on the disk."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import msgspec
 
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
+from metalmark.machine.orphans import scratch_folder
 from metalmark.model.run import Failed, FailureKind, Telemetry, now_utc
 from metalmark.model.training import Ending, TrainingRun, TrainingSession
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress, tell_all
@@ -54,8 +54,8 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
     """Run one session in a fresh process. Ctrl-C stops the worker and makes the run `interrupted`."""
     keeper = RunKeeper(run, folder, listeners)
     write_request(folder, request)
-    with tempfile.TemporaryDirectory(prefix="metalmark-") as scratch, kept_awake() as sleepy:
-        worker = TrainingWorker(request, session=len(run.sessions), out=folder, folder=Path(scratch))
+    with scratch_folder() as scratch, kept_awake() as sleepy:
+        worker = TrainingWorker(request, session=len(run.sessions), out=folder, folder=scratch)
         session = TrainingSession(
             started_at=now_utc(),
             first_epoch=len(run.epochs) + 1,
