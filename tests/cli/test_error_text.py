@@ -7,14 +7,16 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from metalmark.cli.doctor import _recognise, command
 from metalmark.doctor import recognise as recognising
-from metalmark.doctor.recognise import known_errors, recognise
+from metalmark.doctor.known_errors import FurtherCause, known_errors
+from metalmark.doctor.recognise import recognise
 from metalmark.errors import UsageError
-from metalmark.report.text.doctor_page import MOST_ERRORS, error_page, last_error
+from metalmark.report.text.doctor_page import MOST_ERRORS, error_page
 from tests.doctor.error_samples import HEALTHY, SAMPLES
 
 TEXT = SAMPLES["mps-float64"]
@@ -27,7 +29,7 @@ def answer(source: str, *, as_json: bool = False) -> int:
 def test_the_text_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(TEXT) == 0
     out = capsys.readouterr().out
-    for part in ("mps-float64", "seen in line 1", "what happened:", "what to change:", "source: https://"):
+    for part in ("mps-float64", "seen in line ", "what happened:", "what to change:", "source: https://"):
         assert part in out
 
 
@@ -65,8 +67,44 @@ def test_nothing_known_says_so_and_what_to_do_next(capsys: pytest.CaptureFixture
     assert f"none of the {len(known_errors())} errors" in out
     assert "zoo.AnimalError: the lion is loose in cage.py" in out
     assert "metalmark doctor" in out
-    assert answer(HEALTHY, as_json=True) == 1
-    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_nothing_known_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer("RuntimeError: the MPS backend has run out of its unified memory", as_json=True) == 1
+    unknown = json.loads(capsys.readouterr().out)
+    assert unknown["recognised"] == []
+    assert unknown["known"] == len(known_errors())
+    assert unknown["last_error"].startswith("RuntimeError")
+    assert {"name", "happened", "source", "shared", "nearness"} == set(unknown["nearest"][0])
+    assert unknown["next_steps"][0].startswith("metalmark doctor ")
+
+
+def test_the_nearest_are_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer("RuntimeError: the MPS backend has run out of its unified memory") == 1
+    out = capsys.readouterr().out
+    assert "Nearest, not recognised" in out
+    assert "mps-out-of-memory   shares: " in out
+    assert "what to change:" not in out
+    assert answer("the lion is loose") == 1
+    assert "Nearest" not in capsys.readouterr().out
+
+
+def test_several_causes_are_ranked_with_how_to_tell_them_apart() -> None:
+    (match,) = recognise(TEXT)[:1]
+    causes = (
+        FurtherCause(happened="No fuel.", tell="The lamp is red.", change="Fill it.", fix=("fill",)),
+        FurtherCause(happened="No key.", tell="Nothing turns.", change="Turn it."),
+    )
+    page = error_page(
+        [msgspec.structs.replace(match, tell="The lamp is green.", also=causes, holds_for=("torch <2.8",))]
+    )
+    lines = [line.strip() for line in page.splitlines()]
+    told = [line for line in lines if line.startswith("how to tell")]
+    assert told == ["how to tell: The lamp is green.", "how to tell: The lamp is red.", "how to tell: Nothing turns."]
+    assert "the same text has 2 further causes, likeliest first:" in lines
+    assert lines.index("2. what happened: No fuel.") < lines.index("fill") < lines.index("3. what happened: No key.")
+    assert "holds for: torch <2.8" in lines
+    assert lines[-1].startswith("source: https://")
 
 
 def test_a_text_longer_than_any_file_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,15 +154,9 @@ def test_a_stream_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> No
 def test_many_errors_are_shown_as_the_likeliest_and_the_rest_by_name() -> None:
     matches = recognise("\n".join(SAMPLES.values()))
     page = error_page(matches)
-    assert page.count("what happened:") == MOST_ERRORS
+    assert page.count("seen in line") == MOST_ERRORS
     assert "Also in the text:" in page
     assert max(len(line) for line in page.splitlines() if "Also" in line) <= 100
-
-
-def test_the_last_error_of_a_text() -> None:
-    assert last_error("ValueError: one\nKeyError: 'two'\nplain end") == "KeyError: 'two'"
-    assert last_error("just words\n\n") == "just words"
-    assert last_error("") == ""
 
 
 def run(*arguments: str, text: str = "") -> Result:

@@ -43,17 +43,18 @@ def command(only: tuple[str, ...], explain: str | None, error: str | None, bundl
 
 def _recognise(source: str, *, as_json: bool) -> int:
     """SOURCE is the text itself, a file that holds it, or `-` for standard input."""
-    from metalmark.doctor.recognise import known_errors, read_error, recognise
+    from metalmark.doctor.recognise import read_error, recognise, unrecognised
     from metalmark.report.text.doctor_page import error_page, unknown_page
 
     text = read_error(source)
     matches = recognise(text)
+    unknown = None if matches else unrecognised(text)
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.format(msgspec.json.encode(matches), indent=2).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(unknown or matches), indent=2).decode())
     else:
-        click.echo(error_page(matches) if matches else unknown_page(text, len(known_errors())))
+        click.echo(unknown_page(unknown) if unknown else error_page(matches))
     return 0 if matches else 1
 
 

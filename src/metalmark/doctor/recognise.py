@@ -6,26 +6,34 @@ The text is given as it is, in a file, or on standard input. However long it is,
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Sequence
-from enum import IntEnum
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import msgspec
 from msgspec import Struct
 
+from metalmark.doctor.error_text import ErrorText
+from metalmark.doctor.known_errors import FurtherCause, KnownError, Weight, known_errors
+from metalmark.doctor.nearest_errors import NearEntry, collectors, nearest_errors
 from metalmark.errors import UsageError
 from metalmark.scrub import scrub
 
-KNOWN_ERRORS = Path(__file__).with_name("known_errors.toml")
+NEXT_STEPS = (
+    "metalmark doctor looks at the machine itself, whatever the error says.",
+    "Give the whole output, from its first line: the cause is often far above the last line. python train.py 2>&1 | "
+    "metalmark doctor --for -",
+    "Run the same step on the CPU with one small batch and no loader workers: messages there name the cause.",
+    "metalmark doctor --bundle machine.json writes what a maintainer will ask you for, without names or paths.",
+    "Search the framework's issues for the error's own words, without your paths and numbers.",
+)
+COLLECT = "{command}   prints the versions that its maintainers ask for."
+LAST_ERROR_CHARS = 160
 HEAD_CHARS = 64 * 1024
 TAIL_CHARS = 256 * 1024
 """The middle of a longer text is left out: an error is where it began or where it ended."""
 LINE_CHARS = 2000
 EVIDENCE_CHARS = 240
 
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b.*", re.MULTILINE)
 _STDIN = "-"
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 256 << 20
@@ -35,33 +43,7 @@ _HINT = 'Give the text itself in quotes, a file that holds it, or - for standard
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # Typographic quotes come with text from chats and word processors.
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " "})
-
-
-class Weight(IntEnum):
-    """How likely an error is the cause of what the user sees: the first is shown first."""
-
-    CAUSE = 0
-    CONSEQUENCE = 1
-    """It follows from something else, which may be in the same text."""
-    REMARK = 2
-    """A warning that healthy runs print too."""
-
-
-class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fields=True):
-    """One entry of `known_errors.toml`, whose first lines describe the fields."""
-
-    name: str
-    patterns: tuple[str, ...]
-    happened: str
-    change: str
-    fix: tuple[str, ...] = ()
-    source: str
-    weight: Weight = Weight.CAUSE
-
-    @cached_property
-    def expression(self) -> re.Pattern[str]:
-        return re.compile("|".join(self.patterns).replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE)
+_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u200b": None, "\ufeff": None})
 
 
 class Match(Struct, frozen=True, kw_only=True):
@@ -75,24 +57,60 @@ class Match(Struct, frozen=True, kw_only=True):
     happened: str
     change: str
     fix: tuple[str, ...]
+    tell: str | None
+    """How to see whether it is this case, where other causes print the same."""
+    also: tuple[FurtherCause, ...]
+    """Further causes of the same text, likeliest first."""
+    holds_for: tuple[str, ...]
+    """The versions that it is about, each with those that the text names."""
     source: str
     weight: Weight
 
 
-@cache
-def known_errors() -> tuple[KnownError, ...]:
-    return tuple(map(_known_error, tomllib.loads(KNOWN_ERRORS.read_text(encoding="utf-8"))["errors"]))
+class Unrecognised(Struct, frozen=True, kw_only=True):
+    """What can be said of a text in which no known error was recognised."""
+
+    recognised: tuple[Match, ...] = ()
+    """Always empty: a program that asks for it gets no answer rather than a wrong one."""
+    known: int
+    """The number of errors that were looked for."""
+    last_error: str
+    nearest: tuple[NearEntry, ...]
+    """Entries that share words with the text. None of them was recognised."""
+    next_steps: tuple[str, ...]
 
 
 def recognise(text: str, known: Sequence[KnownError] | None = None) -> list[Match]:
-    """Return causes before what follows from them; of equals the first in the text, since a later one may follow."""
-    clean = legible(text)
-    matches: list[Match] = []
+    """Return causes before what follows from them; of equals first what is about the framework whose files the text
+    names, then the first in the text, since a later one may follow from it."""
+    searched = ErrorText(text=legible(text))
+    found: list[tuple[tuple[int, bool, int], KnownError, re.Match[str]]] = []
     for error in known_errors() if known is None else known:
-        match = error.expression.search(clean)
+        match = error.find(searched)
         if match is not None:
-            matches.append(_match(error, clean, match))
-    return sorted(matches, key=lambda match: (match.weight, match.line))
+            foreign = bool(error.frameworks and searched.frameworks and not error.frameworks & searched.frameworks)
+            found.append(((error.weight, foreign, match.start()), error, match))
+    found.sort(key=lambda one: one[0])
+    errors = [error for _, error, _ in found]
+    return [_match(error, searched, match) for _, error, match in found if not _outranked(error, errors)]
+
+
+def unrecognised(text: str, known: Sequence[KnownError] | None = None) -> Unrecognised:
+    """Return what to look at next, for a text in which nothing was recognised."""
+    errors = known_errors() if known is None else known
+    searched = ErrorText(text=legible(text))
+    return Unrecognised(
+        known=len(errors),
+        last_error=last_error(searched.text),
+        nearest=tuple(nearest_errors(searched, errors)),
+        next_steps=(NEXT_STEPS[0], *(COLLECT.format(command=one) for one in collectors(searched)), *NEXT_STEPS[1:]),
+    )
+
+
+def last_error(text: str) -> str:
+    """Return the last line that names an exception, else the last line."""
+    lines = _EXCEPTION.findall(text) or [line for line in text.splitlines() if line.strip()] or [""]
+    return " ".join(scrub(lines[-1]).split())[:LAST_ERROR_CHARS]
 
 
 def legible(text: str) -> str:
@@ -136,13 +154,13 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _known_error(entry: dict[str, Any]) -> KnownError:
-    prose = {field: " ".join(entry[field].split()) for field in ("happened", "change")}
-    weight = Weight[entry.get("weight", Weight.CAUSE.name).upper()]
-    return msgspec.convert({**entry, **prose, "weight": weight}, KnownError)
+def _outranked(error: KnownError, others: Sequence[KnownError]) -> bool:
+    """Two that outrank each other, as those of two frameworks may, are both shown."""
+    return any(error.name in other.outranks and other.name not in error.outranks for other in others)
 
 
-def _match(error: KnownError, text: str, match: re.Match[str]) -> Match:
+def _match(error: KnownError, searched: ErrorText, match: re.Match[str]) -> Match:
+    text = searched.text
     start = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.end())
     shown = text[start : end if end >= 0 else len(text)]
@@ -157,9 +175,17 @@ def _match(error: KnownError, text: str, match: re.Match[str]) -> Match:
         happened=error.happened,
         change=error.change,
         fix=error.fix,
+        tell=error.tell,
+        also=error.also,
+        holds_for=tuple(_range(package, specifier, searched) for package, specifier in error.versions.items()),
         source=error.source,
         weight=error.weight,
     )
+
+
+def _range(package: str, specifier: str, searched: ErrorText) -> str:
+    named = ", ".join(map(str, searched.versions(package)))
+    return f"{package} {specifier} ({f'the text names {named}' if named else 'the text names no version of it'})"
 
 
 def _read(stream: BinaryIO) -> str:

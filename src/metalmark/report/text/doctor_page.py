@@ -1,6 +1,5 @@
 """What the doctor says: its findings, an error that it knows, and the lines of `metalmark env`."""
 
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,28 +10,21 @@ from metalmark.backends.base import Probe
 from metalmark.doctor.catalog import exit_code
 from metalmark.doctor.check import Check, Finding, Severity
 from metalmark.doctor.environment import ShellAction, ShellChange
-from metalmark.doctor.recognise import Match, legible
+from metalmark.doctor.known_errors import FurtherCause
+from metalmark.doctor.recognise import Match, Unrecognised
 from metalmark.doctor.scene import Scene
 from metalmark.report.text.run_list import columns
 from metalmark.report.text.units import count
 from metalmark.runner.ask import NoAnswer
-from metalmark.scrub import printable, scrub
+from metalmark.scrub import printable
 
 FORMAT = "metalmark-doctor"
 SCHEMA = 1
 WIDEST = 110
 ERROR_WIDTH = 100
-NEXT_STEPS = (
-    "metalmark doctor looks at the machine itself, whatever the error says.",
-    "Give the whole output, from its first line: the cause is often far above the last line. python train.py 2>&1 | "
-    "metalmark doctor --for -",
-    "Run the same step on the CPU with one small batch and no loader workers: messages there name the cause.",
-    "Search the framework's issues for the error's own words, without your paths and numbers.",
-)
+MOST_SHARED = 8
 MOST_ERRORS = 4
 """More than this in one text is a log to be read, and the first ones are the likeliest."""
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b.*", re.MULTILINE)
-_LINE_CHARS = 160
 
 # A hard limit that was lowered can't be raised again in that shell, and without -S bash lowers both.
 _LIMIT = "ulimit -S -n {value}"
@@ -167,28 +159,36 @@ def error_page(matches: Sequence[Match]) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def unknown_page(text: str, known: int) -> str:
+def unknown_page(unrecognised: Unrecognised) -> str:
     """Return what the error seems to be and what to do next, where nothing was recognised."""
-    line = last_error(text)
-    lines = [f"This is none of the {known} errors that Metalmark knows."]
-    lines += [f"  its last error: {line}"] if line else []
-    steps = [part for step in NEXT_STEPS for part in _wrap(step, ERROR_WIDTH, "  - ", "    ")]
+    lines = [f"This is none of the {unrecognised.known} errors that Metalmark knows."]
+    lines += [f"  its last error: {unrecognised.last_error}"] if unrecognised.last_error else []
+    if unrecognised.nearest:
+        lines += ["", "Nearest, not recognised (they share words with the text, and may be about something else):"]
+    for near in unrecognised.nearest:
+        lines += [f"  {near.name}   shares: {', '.join(near.shared[:MOST_SHARED])}"]
+        lines += [*_wrap(near.happened, ERROR_WIDTH, "    ", "    "), f"    source: {near.source}"]
+    steps = [part for step in unrecognised.next_steps for part in _wrap(step, ERROR_WIDTH, "  - ", "    ")]
     return "\n".join([*lines, "", "What to do next:", *steps])
-
-
-def last_error(text: str) -> str:
-    """Return the last line that names an exception, else the last line."""
-    clean = legible(text)
-    lines = _EXCEPTION.findall(clean) or [line for line in clean.splitlines() if line.strip()] or [""]
-    return " ".join(scrub(lines[-1]).split())[:_LINE_CHARS]
 
 
 def _entry(match: Match) -> list[str]:
     lines = [match.name, *_words(f"seen in line {match.line}: {match.evidence}", "  ")]
-    lines += _words(f"what happened: {match.happened}", "  ")
-    lines += _words(f"what to change: {match.change}", "  ")
-    lines += [f"      {line}" for line in match.fix]
+    lines += [f"  holds for: {', '.join(match.holds_for)}"] if match.holds_for else []
+    lines += _cause(match)
+    if match.also:
+        lines.append(f"  the same text has {count(len(match.also), 'further cause')}, likeliest first:")
+    for number, cause in enumerate(match.also, 2):
+        lines += ["", *_cause(cause, f"{number}. ")]
     return [*lines, f"  source: {match.source}"]
+
+
+def _cause(cause: Match | FurtherCause, number: str = "") -> Iterator[str]:
+    yield from _words(f"{number}what happened: {cause.happened}", "  ")
+    if cause.tell:
+        yield from _words(f"how to tell: {cause.tell}", "  ")
+    yield from _words(f"what to change: {cause.change}", "  ")
+    yield from (f"      {line}" for line in cause.fix)
 
 
 def _words(text: str, indent: str = "") -> list[str]:
