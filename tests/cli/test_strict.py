@@ -30,6 +30,14 @@ def test_a_clean_cell_passes(cli: Cli, store_file: Path) -> None:
     assert "--strict" not in run.stderr
 
 
+def test_a_note_is_shown_and_fails_nothing(cli: Cli, store_file: Path) -> None:
+    stored(store_file, Flag(name="power_capped", evidence="x"))
+    run = cli("bench", "--resume", "--strict")
+    assert run.returncode == 0, run.stderr
+    assert "power_capped" in run.stdout
+    assert "--strict" not in run.stderr
+
+
 def test_a_flagged_cell_fails_and_is_named(cli: Cli, store_file: Path) -> None:
     stored(store_file, Flag(name="swapping", evidence="x"), Flag(name="on_battery", evidence="y"))
     assert cli("bench", "--resume").returncode == 0

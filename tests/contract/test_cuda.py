@@ -13,7 +13,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
@@ -39,10 +39,10 @@ def require(framework: str) -> None:
         pytest.skip(f"no CUDA for {framework}: {reason}")
 
 
-def cell(framework: str, mode: Mode, settings: Settings) -> Completed | Failed:
+def cell(framework: str, mode: Mode, settings: Settings, params: dict[str, Scalar] | None = None) -> Completed | Failed:
     plan = Plan(
         workload="conv256",
-        params={"batch_size": 4, "pixels": 32},
+        params=params or {"batch_size": 4, "pixels": 32},
         mode=mode,
         framework=framework,
         device=Device(kind=DeviceKind.CUDA),
@@ -67,6 +67,18 @@ def test_torch_settings(dtype: Dtype, mode: Mode, graph: bool) -> None:
         assert isinstance(outcome, Completed), outcome
         assert outcome.placed_on == "cuda:0"
         assert isinstance(outcome.memory.peak_bytes, int)
+
+
+def test_a_capture_is_in_the_first_step_and_its_memory_in_the_peak() -> None:
+    """Large activations: a replay alone allocates none of them, and takes milliseconds."""
+    require("torch")
+    large: dict[str, Scalar] = {"batch_size": 64, "pixels": 256}
+    eager, captured = (cell("torch", Mode.TRAINING, Settings(graph=graph), large) for graph in (False, True))
+    assert isinstance(eager, Completed)
+    assert isinstance(captured, Completed)
+    assert captured.memory.peak_bytes >= 0.9 * eager.memory.peak_bytes  # type: ignore[operator]
+    steady_s = min(block.elapsed_s / block.steps for block in captured.measurement.blocks)
+    assert captured.measurement.first_step_s > 4 * steady_s, "three steps to warm up and the capture itself are in it"
 
 
 @pytest.mark.parametrize("dtype", list(Dtype))

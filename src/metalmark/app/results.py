@@ -3,6 +3,7 @@ notebook, and gives its figures as plain dictionaries, a pandas frame or an Arro
 
 import html
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -36,14 +37,16 @@ WIDTH = 200
 STYLE = "text-align:{align};padding:0.2em 0.8em;white-space:nowrap"
 
 
-class Tabular:
+class Tabular(ABC):
     """Anything that is shown as tables and read as rows."""
 
+    @abstractmethod
     def tables(self, columns: int = WIDTH) -> list[Table]:
-        raise NotImplementedError
+        """Return the tables that the command prints."""
 
+    @abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        """Return its figures as plain dictionaries, one per row."""
 
     def to_pandas(self) -> "pandas.DataFrame":
         """One row per entry of `to_dicts`. It needs pandas, which Metalmark does not install."""
@@ -263,7 +266,11 @@ class Chart:
 
     def save(self, path: str) -> None:
         """Write the first drawing as an SVG file."""
-        Path(path).write_text(self.svgs[0], encoding="utf-8")
+        from metalmark.app.runs import write_file
+
+        if not self.svgs:
+            raise UsageError("There is no drawing to write.", hint="These runs have no figures.")
+        write_file(path, self.svgs[0].encode(), option="save(FILE)")
 
     def __repr__(self) -> str:
         return f"{len(self.svgs)} charts: save() writes one as SVG, a notebook shows them"

@@ -9,6 +9,7 @@ misread a newer run; `codec.py` turns older ones into this shape when it reads t
 """
 
 import secrets
+from abc import abstractmethod
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -185,10 +186,10 @@ class Run(Struct, frozen=True, kw_only=True, tag_field="kind"):
     id: Identifier
     started_at: Moment
 
+    @abstractmethod
     def _heading(self) -> tuple[str, str, object]:
         """Return its label, its ending, and what has its machine, software and telemetry: the run, its last session or
         nothing."""
-        raise NotImplementedError
 
     @property
     def header(self) -> Header:
