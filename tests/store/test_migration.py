@@ -8,9 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -398,19 +396,6 @@ try:
 except StoreError as error:
     print(error.message)
 """
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach: pytest's own is closed to the one that root becomes above."""
-    with TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name, "open")
-        folder.mkdir(mode=0o755)
-        folder.parent.chmod(0o755)
-        try:
-            yield folder
-        finally:
-            folder.chmod(0o755)
 
 
 def test_an_old_store_in_a_read_only_folder_is_read_and_left_as_it_is(open_folder: Path) -> None:

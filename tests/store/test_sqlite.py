@@ -7,9 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -495,19 +493,6 @@ try:
 except StoreError as error:
     print(error.message)
 """
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach: pytest's own is closed to the one that root becomes below."""
-    with TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name, "open")
-        folder.mkdir(mode=0o755)
-        folder.parent.chmod(0o755)
-        try:
-            yield folder
-        finally:
-            folder.chmod(0o755)
 
 
 def test_a_read_only_store_can_be_read_and_not_written(open_folder: Path) -> None:
