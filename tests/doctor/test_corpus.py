@@ -8,6 +8,7 @@ other programs.
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,17 @@ def answers(text: dict[str, Any]) -> list[Match]:
     return [match for match in recognise(text["text"]) if match.weight is not Weight.REMARK]
 
 
+def by_area(found: list[dict[str, Any]]) -> dict[str, int]:
+    """Counts alone: an entry that is written after a text which the message names would make it no longer held out."""
+    return dict(Counter(text["area"] for text in found))
+
+
 @pytest.mark.parametrize("name", ["known", "held_out"])
 def test_most_texts_are_recognised(name: str) -> None:
     collected = texts(name)
-    missed = [text["id"] for text in collected if not answers(text)]
+    missed = [text for text in collected if not answers(text)]
     recall = 1 - len(missed) / len(collected)
-    assert recall >= LEAST_RECALL, f"{recall:.0%} of {len(collected)}; not recognised: {', '.join(missed)}"
+    assert recall >= LEAST_RECALL, f"{recall:.1%} of {len(collected)}; not recognised: {by_area(missed)}"
 
 
 def test_nearly_all_answers_are_right() -> None:
@@ -49,9 +55,9 @@ def test_nearly_all_answers_are_right() -> None:
     if not labelled:
         pytest.skip("the texts have not been labelled with the names of right answers yet")
     assert len(labelled) == len(texts("held_out")), "a text without a label can't be counted"
-    given = {text["id"]: (matches[0].name, text["names"]) for text in labelled if (matches := answers(text))}
-    wrong = [f"{text}: {name}" for text, (name, right) in given.items() if name not in right]
-    assert 1 - len(wrong) / len(given) >= LEAST_RIGHT, f"wrong of {len(given)}: {', '.join(wrong)}"
+    given = [(text, matches[0].name) for text in labelled if (matches := answers(text))]
+    wrong = [text for text, name in given if name not in text["names"]]
+    assert 1 - len(wrong) / len(given) >= LEAST_RIGHT, f"wrong of {len(given)}: {by_area(wrong)}"
 
 
 def test_labels_are_names_of_entries() -> None:
@@ -62,8 +68,8 @@ def test_labels_are_names_of_entries() -> None:
 
 @pytest.mark.parametrize("name", ["ordinary", "ordinary_held_out"])
 def test_nothing_is_recognised_in_ordinary_texts(name: str) -> None:
-    alarms = {text["id"]: [match.name for match in recognise(text["text"])] for text in texts(name)}
-    assert {text: found for text, found in alarms.items() if found} == {}
+    alarms = [match.name for text in texts(name) for match in recognise(text["text"])]
+    assert alarms == [], "these entries match too much: anchor their patterns"
 
 
 def test_there_are_enough_ordinary_texts() -> None:

@@ -30,7 +30,7 @@ class ErrorPattern:
     def expression(self) -> re.Pattern[str]:
         return re.compile(self._reading.translated, re.IGNORECASE | re.MULTILINE)
 
-    @property
+    @cached_property
     def required(self) -> Required:
         """Sets of lower-case words: each text that matches contains at least one word of each set."""
         return self._reading.required
@@ -52,7 +52,15 @@ class ErrorPattern:
         return next(self.matches(text, lowered), None) is not None
 
     def possible(self, lowered: str) -> bool:
-        return all(any(word in lowered for word in words) for words in self.required)
+        """Whether a text in lower case has the words without which there is no match."""
+        # Plain loops: this is asked a thousand times for each text, and generators would take twice as long.
+        for words in self.required:
+            for word in words:
+                if word in lowered:
+                    break
+            else:
+                return False
+        return True
 
     @cached_property
     def _reading(self) -> "_Reading":

@@ -116,7 +116,8 @@ class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fi
 
     def find(self, text: ErrorText) -> re.Match[str] | None:
         """Return where the text shows this error, if all conditions hold."""
-        matches = [match for pattern in self.expressions if (match := self._first(pattern, text)) is not None]
+        possible = [pattern for pattern in self.expressions if pattern.possible(text.lowered)]
+        matches = [match for pattern in possible if (match := self._first(pattern, text)) is not None]
         if not matches or not self._holds(text):
             return None
         return min(matches, key=lambda match: match.start())
@@ -157,13 +158,7 @@ class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fi
 
 @cache
 def known_errors() -> tuple[KnownError, ...]:
-    found: dict[str, KnownError] = {}
-    # The older file is read until all its entries have moved; an entry that has is read from its new place.
-    for path in (*sorted(ERRORS.glob("*.toml")), Path(__file__).with_name("known_errors.toml")):
-        if path.exists():
-            for error in read_errors(path):
-                found.setdefault(error.name, error)
-    return tuple(found.values())
+    return tuple(error for path in sorted(ERRORS.glob("*.toml")) for error in read_errors(path))
 
 
 def read_errors(path: Path) -> list[KnownError]:
