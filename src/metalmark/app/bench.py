@@ -8,10 +8,12 @@ from pathlib import Path
 from metalmark.app import choices
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
+from metalmark.app.runs import say_left_out
 from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
 from metalmark.errors import StoreError
+from metalmark.machine.durable import write_whole
 from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Device, Dtype, Mode, Sweep
@@ -89,6 +91,14 @@ def bench(
             dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
         )
         loading = choices.loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
+        budget = Budget(
+            steps=None if steps is None else choices.parse_count(steps, what="--steps"),
+            seconds=choices.parse_seconds(seconds, what="--seconds"),
+            timeout_s=choices.parse_seconds(timeout, what="--timeout"),
+            stall_s=choices.parse_seconds(stall, what="--stall"),
+        )
+        choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
+        choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
         hz, pause, fed = choices.parse_telemetry(telemetry), choices.parse_cooldown(cooldown), choices.feeds(data_from)
         # The last, since it starts a process per framework: every bad word has been answered by now.
         devices, notes = _devices(infos, framework, device, say)
@@ -98,7 +108,7 @@ def bench(
             modes=modes,
             devices=devices,
             settings=settings,
-            budget=Budget(steps=steps, seconds=seconds, timeout_s=timeout, stall_s=stall),
+            budget=budget,
             data=split_list(sources, what="--data"),
             feeds=fed,
             loaders=loading,
@@ -143,12 +153,14 @@ def ceiling(
     """
     say = say_on_stderr if progress else say_nothing
     dtypes = choices.members(Dtype, dtype, what="--dtype", plural="Types")
+    if threads is not None:
+        (threads,) = choices.parse_threads(threads)
     frameworks, _, notes = choices.choose_frameworks(framework)
     choice = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
     plans = ceiling_plans(choice.devices, dtypes, threads)
     path = store_path(store)
     with Store(path) as opened:
-        known = bench_runs(opened.of_workloads([MATMUL, COPY]))
+        known = bench_runs(opened.of_workloads([MATMUL, COPY], on_error=say_left_out))
         held = {} if again else measured_before(plans, known)
         if held:
             say(f"{len(held)} of {len(plans)} were measured before; --again measures them anew.")
@@ -191,7 +203,8 @@ def _run(
 ) -> tuple[list[BenchRun], bool]:
     """Every run of the sweep, those stored before included, and whether it came to its end."""
     with Store(path) as store:
-        runs = bench_runs(store.load(store.rows_of_sweep(sweep.id)))
+        # One that can't be read is measured again.
+        runs = bench_runs(store.load(store.rows_of_sweep(sweep.id), on_error=say_left_out))
         if runs:
             settled = sum(not was_interrupted(run) for run in runs)
             say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
@@ -225,12 +238,12 @@ def _keeper(store: Store, runs: list[BenchRun]) -> Callable[[BenchRun], None]:
 def _rescue(run: BenchRun, store: Path) -> str:
     """Write the run beside the store, or else where temporary files go; say where, and what to type."""
     data = encode_export([run])
-    for folder in (store.parent, Path(tempfile.gettempdir())):
-        path = folder / f"metalmark-unsaved-{run.id}.json"
+    for folder in (store.parent, None):
         try:
-            path.write_bytes(data)
+            # Where no temporary folder can be written either, asking for one raises an OSError.
+            path = (folder or Path(tempfile.gettempdir())) / f"metalmark-unsaved-{run.id}.json"
+            write_whole(path, data)
         except OSError:
-            path.unlink(missing_ok=True)  # a full disk may have taken half of it
             continue
         return f"The cell just measured is in {path}: metalmark runs import {path}."
     return "The cell just measured could not be kept anywhere."

@@ -1,6 +1,8 @@
 """What was asked for, parsed once: lists, ranges and switches as a command line or a script gives them."""
 
 import inspect
+import math
+import os
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from itertools import product
@@ -9,6 +11,7 @@ from typing import Any, TypeVar
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Settings
+from metalmark.runner.expand import refuse_too_many
 from metalmark.runner.values import choose, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
@@ -19,6 +22,15 @@ E = TypeVar("E", bound=StrEnum)
 START_METHODS = ("fork", "spawn", "forkserver")
 AUTO_COOLDOWN_S = 300.0
 MOST_COOLDOWN_S = 86_400.0
+MOST_S = 1e9
+"""31 years. The clocks that are waited on can't count much further."""
+MOST_STEPS = 10**12
+MOST_REPEATS = 1000
+MOST_SEED = 2**32 - 1
+"""The largest that every framework takes."""
+THREADS_PER_CORE = 8
+LEAST_WORKERS, MOST_PREFETCH = 64, 1000
+"""Number of loader workers that any machine may be asked for, and of batches made ahead."""
 ONLY_IN_PYTHON = {"workload", "workloads", "params", "more_params", "progress", "raise_interrupt"}
 
 
@@ -62,15 +74,43 @@ def settings_product(
     dtypes = members(Dtype, dtype, what="--dtype", plural="Types")
     given = {"--compile": compile, "--graph": graph, "--channels-last": channels_last, "--fused": fused}
     switches = [parse_switch(listed(value), what=name) for name, value in given.items()]
-    counts: list[Any] = [None]
-    if threads is not None:
-        counts = parse_numbers(listed(threads), what="--threads", whole=True)
-        if min(counts) < 1:
-            raise UsageError(f"--threads must be at least 1, not {min(counts)}.")
+    counts: list[Any] = [None] if threads is None else parse_threads(threads)
+    refuse_too_many(dtypes, *switches, counts)
     return [
         Settings(dtype=name, compile=compiled, graph=whole, channels_last=last, fused=fuse, threads=count)
         for name, compiled, whole, last, fuse, count in product(dtypes, *switches, counts)
     ]
+
+
+def parse_threads(value: Choice) -> list[int]:
+    """Parse counts of threads. Each costs memory and a place in the system's table, so there is a limit."""
+    counts = [int(count) for count in parse_numbers(listed(value), what="--threads", whole=True)]
+    if min(counts) < 1:
+        raise UsageError(f"--threads must be at least 1, not {min(counts)}.")
+    cores = os.cpu_count() or 1
+    if max(counts) > THREADS_PER_CORE * cores:
+        raise UsageError(
+            f"--threads is at most {THREADS_PER_CORE * cores} here, not {max(counts)}.",
+            hint=f"This machine has {cores} cores, and {THREADS_PER_CORE} threads for each are the limit.",
+        )
+    return counts
+
+
+def parse_seconds(value: float, *, what: str) -> float:
+    """Take a number of seconds that a clock can count: finite and above 0."""
+    if not (math.isfinite(value) and 0 < value <= MOST_S):
+        raise UsageError(
+            f"{what} is a number of seconds above 0 and up to {MOST_S:g}, not {value!r}.", hint=f"Write {what} 60."
+        )
+    return float(value)
+
+
+def parse_count(value: int, *, what: str, least: int = 1, most: int = MOST_STEPS) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        huge = isinstance(value, int) and abs(value) > 10**18
+        what_not = "one so far from 0" if huge else repr(value)[:40]
+        raise UsageError(f"{what} is a whole number from {least} to {most}, not {what_not}.", hint=f"Write {what} 5.")
+    return value
 
 
 def feeds(data_from: Choice | None) -> list[Feed]:
@@ -83,13 +123,17 @@ def feeds(data_from: Choice | None) -> list[Feed]:
 def loaders(*, workers: Choice, prefetch: Choice, pin: Choice, start_method: Choice) -> list[Loader]:
     counts = parse_numbers(listed(workers), what="--workers", whole=True)
     ahead = parse_numbers(listed(prefetch), what="--prefetch", whole=True)
-    for name, values in (("--workers", counts), ("--prefetch", ahead)):
+    most_workers = max(LEAST_WORKERS, THREADS_PER_CORE * (os.cpu_count() or 1))
+    for name, values, most in (("--workers", counts, most_workers), ("--prefetch", ahead, MOST_PREFETCH)):
         if min(values) < 0:
             raise UsageError(f"{name} must be at least 0, not {min(values)}.")
+        if max(values) > most:
+            raise UsageError(f"{name} is at most {most} here, not {max(values)}.", hint=f"Write {name} 4.")
     pins = parse_switch(listed(pin), what="--pin")
     methods = [""]
     if start_method:
         methods = choose(listed(start_method), START_METHODS, what="--start-method", plural="It takes")
+    refuse_too_many(counts, ahead, pins, methods)
     return [
         Loader(workers=int(count), prefetch=int(batches), pin=pinned, start_method=method)
         for count, batches, pinned, method in product(counts, ahead, pins, methods)
@@ -151,5 +195,5 @@ def _number(value: str | float) -> float:
     """Return 0 for what is not a number, which no option takes."""
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return 0.0

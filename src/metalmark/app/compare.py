@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from metalmark.app.choices import names_in, parse_accuracy
 from metalmark.app.results import Comparisons, Runs
-from metalmark.app.runs import StorePath
+from metalmark.app.runs import OnDamaged, StorePath, say_left_out
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.results.comparison import PUBLISHED, SPLIT, compare_runs, runs_of, sides_of
@@ -20,6 +20,7 @@ def compare(
     target_accuracy: float | None = None,
     store: StorePath = None,
     files: bool = True,
+    on_damaged: OnDamaged = say_left_out,
 ) -> Comparisons:
     """Compare the first runs with each of the others, or one with itself, split by a key.
 
@@ -27,18 +28,23 @@ def compare(
     `mm.runs` takes it, Runs, or "published". The repeats of a cell, the seeds of a training or the runs of one name
     are the sample: the verdict and its 95% interval come from how they differ. `noise_band` is the smallest
     difference in speed that is called one ("2%" or 0.02). `target_accuracy` compares the time that trainings take to
-    reach it. `files` says whether a query may name a file or folder, which a page on the web may not.
+    reach it. `files` says whether a query may name a file or folder, which a page on the web may not. `on_damaged` is
+    told of each run that can't be read.
     """
     if not runs:
         raise UsageError("Compare what?", hint=f"For example: {SPLIT}. See metalmark compare --help.")
     band = parse_percentage(noise_band, option="--noise-band") if isinstance(noise_band, str) else noise_band
+    if not 0 < band < 10:  # which nan is not either
+        raise UsageError(f"noise_band is a share above 0, not {band!r}.", hint='For example "2%" or 0.02.')
     target = parse_accuracy(target_accuracy)
-    sides, keys = sides_of(_named(runs, store, files=files), names_in(by))
+    sides, keys = sides_of(_named(runs, store, on_damaged, files=files), names_in(by))
     comparisons, refused = compare_runs(sides, by=keys, anyway=anyway, band=band, target_accuracy=target)
     return Comparisons(comparisons, refused, sides)
 
 
-def _named(runs: Sequence[str | Runs], store: StorePath, *, files: bool) -> dict[str, Sequence[AnyRun]]:
+def _named(
+    runs: Sequence[str | Runs], store: StorePath, on_damaged: OnDamaged, *, files: bool
+) -> dict[str, Sequence[AnyRun]]:
     """The runs of each side, by what it is called: the query, or the number of the argument."""
     named: dict[str, Sequence[AnyRun]] = {}
     with Store(store_path(store), readonly=True) as opened:
@@ -52,7 +58,7 @@ def _named(runs: Sequence[str | Runs], store: StorePath, *, files: bool) -> dict
             if isinstance(given, Runs):
                 named[name] = tuple(given)
             else:
-                named[name] = () if given == PUBLISHED else runs_of(given, opened, files=files)
+                named[name] = () if given == PUBLISHED else runs_of(given, opened, files=files, on_error=on_damaged)
     return named
 
 

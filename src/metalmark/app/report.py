@@ -7,10 +7,9 @@ from pathlib import Path
 
 from metalmark.app.bench import bench_runs
 from metalmark.app.results import Runs
-from metalmark.app.runs import StorePath, write_file
+from metalmark.app.runs import OnDamaged, StorePath, say_left_out, sweep_of, write_file
 from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Sweep
 from metalmark.report.content import Content
 from metalmark.report.text import exports
 from metalmark.results.ceilings import ceilings_of
@@ -32,16 +31,18 @@ def report(
     published: bool = False,
     store: StorePath = None,
     progress: bool = True,
+    on_damaged: OnDamaged = say_left_out,
 ) -> Path:
     """Write a report of runs (default: what the last command made), and return its path.
 
     `mm.report(runs, output="compare.html")`. The format follows the file's ending unless `format` says otherwise:
-    html, markdown, csv, json or parquet.
+    html, markdown, csv, json or parquet. `on_damaged` is told of each run that can't be read.
     """
     say = say_on_stderr if progress else say_nothing
     name = os.fspath(output) if output is not None else None
     form = form_of(format, name)
-    data = render(gather(runs, store, published=published, say=say), form, say=say)
+    content = gather(runs, store, published=published, say=say, on_damaged=on_damaged)
+    data = render(content, form, say=say)
     path = name or DEFAULTS.get(form, f"report.{form}")
     write_file(path, data)
     return Path(path)
@@ -57,7 +58,12 @@ def form_of(form: str | None, output: str | None) -> str:
 
 
 def gather(
-    queries: Sequence[str | Runs], store: StorePath, *, published: bool = False, say: Say = say_nothing
+    queries: Sequence[str | Runs],
+    store: StorePath,
+    *,
+    published: bool = False,
+    say: Say = say_nothing,
+    on_damaged: OnDamaged = say_left_out,
 ) -> Content:
     """Find what a report is of: runs of every kind, what their sweeps planned, and the ceilings of their devices."""
     words = [query for query in queries if isinstance(query, str)]
@@ -66,14 +72,15 @@ def gather(
         if not queries:
             words = [_newest(opened, say)]
         selections = select_all(words, opened)
-        runs = {
-            run.id: run for run in (*load(selections, opened, whole_cells=True), *(r for one in given for r in one))
-        }
-        sweeps = [sweep for one in selections if one.sweep and (sweep := _sweep(one.sweep, opened)) is not None]
+        stored = load(selections, opened, whole_cells=True, on_error=on_damaged)
+        runs = {run.id: run for run in (*stored, *(r for one in given for r in one))}
+        found = [sweep_of(one.sweep, opened, on_damaged) for one in selections if one.sweep]
+        sweeps = [sweep for sweep in found if sweep is not None]
         sweeps += [one.sweep for one in given if one.sweep is not None]
         # Only a device that something ran on has a ceiling that is of interest.
         frameworks = sorted({run.plan.framework for run in runs.values() if isinstance(run, BenchRun)})
-        measured = opened.of_workloads([MATMUL, COPY], frameworks=frameworks) if frameworks else ()
+        ceilings = [MATMUL, COPY] if frameworks else []
+        measured = opened.of_workloads(ceilings, frameworks=frameworks, on_error=on_damaged)
     return Content(
         runs=tuple(runs.values()),
         plans=tuple(plan for sweep in sweeps for plan in sweep.plans),
@@ -115,14 +122,6 @@ def _newest(store: Store, say: Say) -> str:
         raise UsageError(f"There is nothing to report yet in {store.path}.", hint="Measure: metalmark bench mnist-mlp")
     say("A report of what the last command made; name runs to choose others.")
     return LAST
-
-
-def _sweep(identifier: str, store: Store) -> Sweep | None:
-    """None for a sweep whose runs were imported, or for several trainings: what else was asked for is not known."""
-    try:
-        return store.sweep(identifier)
-    except UsageError:
-        return None
 
 
 def _html(content: Content) -> bytes:

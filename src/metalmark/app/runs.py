@@ -1,14 +1,14 @@
 """List, show, name, export, import, push and delete runs of every kind."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from metalmark.errors import MetalmarkError, StoreError, UsageError
+from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import encode_export
 from metalmark.model.measurement import BenchRun
@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # a list of runs must not take as long as a use case that mea
 NEWEST = 40
 
 StorePath = str | os.PathLike[str] | None
+OnDamaged = Callable[[MetalmarkError], None]
+"""Told of each run that can't be read and is left out."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -47,20 +49,29 @@ class Imported(Struct, frozen=True, kw_only=True):
     """Whether a file had names that were not taken over."""
 
 
-def runs(*queries: str, limit: int = NEWEST, store: StorePath = None) -> "Runs":
+def say_left_out(error: MetalmarkError) -> None:
+    """A run that can't be read costs that run alone."""
+    from metalmark.track.tracking import say_on_stderr
+
+    say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
+
+
+def runs(*queries: str, limit: int = NEWEST, store: StorePath = None, on_damaged: OnDamaged = say_left_out) -> "Runs":
     """Return stored runs: those that the queries mean, or the newest ones.
 
     A query is a run's id or the beginning of one, a sweep's id, a name, a tag, "last" for what the newest command
-    made, the folder of a training, or a file of `metalmark runs export`.
+    made, the folder of a training, or a file of `metalmark runs export`. `on_damaged` is told of each run that can't
+    be read; where nothing else is left, that is raised.
     """
     from metalmark.app.results import Runs
 
     path = store_path(store)
     with Store(path, readonly=True) as opened:
         if not queries:
-            return Runs(opened.load(opened.rows(limit=limit), on_error=_say_left_out), store=path, as_list=True)
+            return Runs(opened.load(opened.rows(limit=limit), on_error=on_damaged), store=path, as_list=True)
         selections = select_all(queries, opened)
-        return Runs(load(selections, opened), store=path, sweep=_whole_sweep(selections, opened))
+        chosen = load(selections, opened, on_error=on_damaged)
+        return Runs(chosen, store=path, sweep=_whole_sweep(selections, opened, on_damaged))
 
 
 def existing_store(store: StorePath = None) -> Path:
@@ -79,14 +90,14 @@ def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing
         return Listing(rows=rows, total=opened.count(), names=opened.names(), store=path)
 
 
-def describe_runs(chosen: "Runs") -> str:
+def describe_runs(chosen: "Runs", *, on_damaged: OnDamaged = say_left_out) -> str:
     """Say how and where runs ran: the machine, the versions, and the figures of each that is not one of very many."""
     from metalmark.report.text.run_page import run_page
     from metalmark.results.ceilings import ceilings_of
     from metalmark.workloads.ceiling import COPY, MATMUL
 
     with Store(chosen.store, readonly=True) as opened:
-        measured = opened.of_workloads([MATMUL, COPY])
+        measured = opened.of_workloads([MATMUL, COPY], on_error=on_damaged)
         ceilings = ceilings_of([run for run in measured if isinstance(run, BenchRun)])
         trainings = [run.id for run in chosen if isinstance(run, TrainingRun)]
         rows = [row for name in trainings for row in opened.rows_called(name)]
@@ -118,6 +129,7 @@ def export_runs(
     with_names: bool = False,
     scrub: bool = False,
     store: StorePath = None,
+    on_damaged: OnDamaged = say_left_out,
 ) -> tuple[bytes, int]:
     """Return runs (default: all) as a file's bytes and their number: JSON, or a compressed bundle that was looked
     through for personal data."""
@@ -125,9 +137,9 @@ def export_runs(
         raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
     with Store(store_path(store), readonly=True) as opened:
         if queries:
-            chosen = load(select_all(queries, opened), opened)
+            chosen = load(select_all(queries, opened), opened, on_error=on_damaged)
         else:
-            chosen = opened.load(opened.rows(), on_error=_say_left_out)
+            chosen = opened.load(opened.rows(), on_error=on_damaged)
         named = opened.names() if with_names else {}
     if not bundle:
         return encode_export(chosen), len(chosen)
@@ -140,13 +152,12 @@ def export_runs(
 
 
 def write_file(name: str, data: bytes, *, option: str = "-o") -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all. A link is followed, and a device or a pipe is written into."""
     try:
         write_whole(Path(name), data)
-    except OSError as error:
-        raise UsageError(
-            f"{name} can't be written: {error.strerror}.", hint=f"Name another file with {option}."
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: no file can have that name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{name} can't be written: {why}.", hint=f"Name another file with {option}.") from error
 
 
 def import_runs(
@@ -187,31 +198,40 @@ def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
     return stayed
 
 
-def push_runs(queries: Sequence[str], *, to: str, progress: bool = True, store: StorePath = None) -> bool:
+def push_runs(
+    queries: Sequence[str],
+    *,
+    to: str,
+    progress: bool = True,
+    store: StorePath = None,
+    on_damaged: OnDamaged = say_left_out,
+) -> bool:
     """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
     from metalmark.track.tracking import push, say_nothing, say_on_stderr
 
     with Store(store_path(store), readonly=True) as opened:
         selections = select_all(queries, opened)
         folders = {name: path for one in selections for name, path in one.folders.items()}
-        chosen = load(selections, opened)
+        chosen = load(selections, opened, on_error=on_damaged)
     return push(chosen, to, folders=folders, say=say_on_stderr if progress else say_nothing)
 
 
-def _say_left_out(error: MetalmarkError) -> None:
-    """Of all runs, one that can't be read costs that run alone; whoever names it gets the error."""
-    from metalmark.track.tracking import say_on_stderr
-
-    say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
-
-
-def _whole_sweep(selections: Sequence[Selection], store: Store) -> Sweep | None:
+def _whole_sweep(selections: Sequence[Selection], store: Store, on_damaged: OnDamaged) -> Sweep | None:
     """The sweep, where the queries mean one as a whole. One whose runs were imported stayed where it ran."""
     if len(selections) != 1 or not selections[0].sweep:
         return None
+    return sweep_of(selections[0].sweep, store, on_damaged)
+
+
+def sweep_of(identifier: str, store: Store, on_damaged: OnDamaged) -> Sweep | None:
+    """Return what a sweep planned. None for one whose runs were imported, for several trainings, and for a damaged
+    one: what else was asked for is not known, and its runs are whole."""
     try:
-        return store.sweep(selections[0].sweep)
+        return store.sweep(identifier)
     except UsageError:
+        return None
+    except FormatError as error:
+        on_damaged(error)
         return None
 
 

@@ -80,6 +80,14 @@ def train(
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
+    choices.parse_seconds(stall, what="--stall")
+    choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
+    choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
+    for flag, count in (("--epochs", epochs), ("--patience", patience)):
+        if count is not None:
+            choices.parse_count(count, what=flag)
+    if workers is not None:
+        choices.parse_count(workers, what="--workers", least=0, most=choices.LEAST_WORKERS)
     if resume is not None:
         folder = find_folder(out if resume == "last" else resume, path)
         members = _stored_members(folder, epochs, say)
@@ -234,7 +242,7 @@ def find_folder(given: str | os.PathLike[str] | None, store: Path) -> Path:
                 "There is no training to go on with.", hint="Give its folder: metalmark train --resume=DIR"
             )
         return max(found, key=lambda path: path.stat().st_mtime).parent
-    folder = expanded(os.fspath(given)).resolve()
+    folder = Path(os.path.realpath(expanded(os.fspath(given))))
     if folder.is_dir():
         return folder
     with Store(store, readonly=True) as opened:

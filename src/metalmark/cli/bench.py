@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from metalmark.app.results import Runs
     from metalmark.results.cells import Cell
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
 BROKEN = {"crashed", "timed out", "wrong result"}
 
 
@@ -36,14 +35,14 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @click.option("--pin", default="off", metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch).")
 @click.option("--start-method", default="", metavar="fork|spawn|forkserver",
               help="How the loader's processes are started.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), help="Number of steps to measure, exactly.")
-@click.option("--seconds", type=POSITIVE, default=3.0, show_default=True,
+@click.option("--steps", type=shared.COUNT, help="Number of steps to measure, exactly.")
+@click.option("--seconds", type=shared.SECONDS, default=3.0, show_default=True,
               help="Without --steps: minimum seconds to measure, and at least 10 blocks.")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Number of processes per cell (interleaved).")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
-@click.option("--timeout", type=POSITIVE, default=3600.0, show_default=True, help="Maximum seconds per cell.")
-@click.option("--stall", type=POSITIVE, default=300.0, show_default=True,
+@click.option("--seed", type=shared.SEED, default=0, show_default=True, help="Random seed.")
+@click.option("--timeout", type=shared.SECONDS, default=3600.0, show_default=True, help="Maximum seconds per cell.")
+@click.option("--stall", type=shared.SECONDS, default=300.0, show_default=True,
               help="Maximum seconds without progress before a cell counts as hung.")  # fmt: skip
 @click.option("--cooldown", default=None, metavar="SECONDS|auto",
               help="Maximum seconds to wait for the machine to cool down between cells.")  # fmt: skip

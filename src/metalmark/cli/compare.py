@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from metalmark.cli.options import Explained, store_option
+from metalmark.cli.options import Explained, LeftOut, store_option
 
 if TYPE_CHECKING:
     from metalmark.results.comparison import Comparison
@@ -38,16 +38,20 @@ def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy
     from metalmark.app.compare import compare, find_slower, parse_percentage
 
     most = None if limit is None else parse_percentage(limit, option="--fail-if-slower")
-    found = compare(*runs, by=by or (), anyway=anyway, noise_band=band, target_accuracy=target_accuracy, store=store)
+    left_out = LeftOut()
+    found = compare(
+        *runs, by=by or (), anyway=anyway, noise_band=band, target_accuracy=target_accuracy, store=store,
+        on_damaged=left_out,
+    )  # fmt: skip
     for error in found.refused:
         click.echo(f"metalmark: {error.message}\n  {error.hint}", err=True)
     show(found, form)
     if most is None:
-        return 0
+        return left_out.exit_code
     lines, passed = find_slower(found, most)
     for line in lines:
         click.echo(line, err=True)
-    return 0 if passed else 1
+    return left_out.exit_code if passed else 1
 
 
 def show(found: "Sequence[Comparison]", form: str | None) -> None:

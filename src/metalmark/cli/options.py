@@ -1,5 +1,6 @@
 """What several verbs share: options, the words that click does not know, and how runs are printed."""
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from metalmark.errors import UsageError
+from metalmark.errors import MetalmarkError, UsageError
 
 if TYPE_CHECKING:
     from metalmark.app.results import Runs
@@ -19,6 +20,33 @@ BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
 """Options that may stand alone, and what they mean then; with a value they need the sign: --compile=off,on."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A range that `nan`, which is neither smaller nor larger than its ends, is not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+SECONDS = FiniteRange(min=0, min_open=True, max=1e9)
+COUNT = click.IntRange(1, 10**12)
+SEED = click.IntRange(0, 2**32 - 1)
+ROWS = click.IntRange(1, 2**63 - 1)
+
+
+class LeftOut:
+    """Says which runs can't be read, and remembers that there were some: a script hears of it by the exit code."""
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+
+    def __call__(self, error: MetalmarkError) -> None:
+        click.echo(f"left out: {error.message} {error.hint}".rstrip(), err=True)
+        self.exit_code = 1
 
 
 class Explained(click.Command):

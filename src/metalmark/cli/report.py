@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from metalmark.cli.options import Explained, against_option, store_option
+from metalmark.cli.options import Explained, LeftOut, against_option, store_option
 from metalmark.errors import UsageError
 
 
@@ -34,7 +34,8 @@ def command(runs: tuple[str, ...], output: str | None, form: str | None, against
     from metalmark.app.runs import write_file
 
     chosen = report.form_of(form, output)
-    content = report.gather(runs, store, published=bool(against), say=_say)
+    left_out = LeftOut()
+    content = report.gather(runs, store, published=bool(against), say=_say, on_damaged=left_out)
     data = report.render(content, chosen, say=_say)
     name = output or report.DEFAULTS.get(chosen, "-")
     if name == "-":
@@ -50,7 +51,7 @@ def command(runs: tuple[str, ...], output: str | None, form: str | None, against
             _say("--open shows a page in a file: nothing was opened.")
         elif why := report.open_page(Path(name)):
             _say(why)
-    return 0
+    return left_out.exit_code
 
 
 def _write_site(runs: tuple[str, ...], out: str, *, opens: bool) -> int:

@@ -18,7 +18,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=40, show_default=True, help="Maximum number of runs.")
+@click.option("--limit", type=shared.ROWS, default=40, show_default=True, help="Maximum number of runs.")
 @shared.json_option
 @shared.store_option
 def list_(limit: int, as_json: bool, store: str | None) -> None:
@@ -42,17 +42,19 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 @shared.form_options
 @shared.against_option
 @shared.store_option
-def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> None:
+def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> int:
     """Show RUNS as the tables they made, with how and where they ran."""
     from metalmark.app.runs import describe_runs
     from metalmark.app.runs import runs as find_runs
 
-    chosen = find_runs(*runs, store=store)
+    left_out = shared.LeftOut()
+    chosen = find_runs(*runs, store=store, on_damaged=left_out)
     shared.print_runs(chosen, form)
     if form is None:
-        click.echo(describe_runs(chosen))
+        click.echo(describe_runs(chosen, on_damaged=left_out))
     if against:
         shared.print_published(chosen, form)
+    return left_out.exit_code
 
 
 @command.command("name")
@@ -92,27 +94,32 @@ def unname(name: str, store: str | None) -> None:
 
 @command.command("export")  # fmt: skip
 @click.argument("runs", nargs=-1)
-@click.option("-o", "--output", metavar="FILE", help="File to write, whole or not at all (default: stdout).")
+@click.option("-o", "--output", metavar="FILE", help="File to write, whole or not at all; - is stdout (default: -).")
 @click.option("--bundle", metavar="FILE",
-              help="Write one compressed file to share: hashed, and searched for personal data.")  # fmt: skip
+              help="Compressed file to write and share: hashed, and searched for personal data.")  # fmt: skip
 @click.option("--with-names", is_flag=True, help="Put the names and tags of the runs into the bundle too.")
 @click.option("--scrub", is_flag=True, help="Replace personal data with plain words, instead of refusing it.")
 @shared.store_option
 def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_names: bool, scrub: bool,
-           store: str | None) -> None:  # fmt: skip
+           store: str | None) -> int:  # fmt: skip
     """Export RUNS (default: all) as JSON: no host, user, path or serial number is in it."""
     from metalmark.app.runs import export_runs, write_file
     from metalmark.report.text.units import size
 
     if bundle is not None and output is not None:
         raise UsageError("-o and --bundle are two forms of a file.", hint="Give one of them.")
-    data, count = export_runs(runs, bundle=bundle is not None, with_names=with_names, scrub=scrub, store=store)
-    file = bundle or output
-    if file is None:
+    file, left_out = bundle if bundle is not None else output, shared.LeftOut()
+    if bundle == "-" and sys.stdout.isatty():
+        raise UsageError("A bundle is not for a terminal.", hint="Name a file: --bundle runs.bundle")
+    data, count = export_runs(
+        runs, bundle=bundle is not None, with_names=with_names, scrub=scrub, store=store, on_damaged=left_out
+    )
+    if file is None or file == "-":
         click.echo(data, nl=False)
-        return
-    write_file(file, data, option="--bundle" if bundle else "-o")
-    click.echo(f"{counted(count)} written to {file}, {size(len(data))}.", err=True)
+    else:
+        write_file(file, data, option="-o" if bundle is None else "--bundle")
+        click.echo(f"{counted(count)} written to {file}, {size(len(data))}.", err=True)
+    return left_out.exit_code
 
 
 @command.command("import")
@@ -140,7 +147,9 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
     """Send RUNS to a tracker. A run that is there already is completed, never doubled."""
     from metalmark.app.runs import push_runs
 
-    return 0 if push_runs(runs, to=to, progress=not quiet, store=store) else 1
+    left_out = shared.LeftOut()
+    arrived = push_runs(runs, to=to, progress=not quiet, store=store, on_damaged=left_out)
+    return left_out.exit_code if arrived else 1
 
 
 @command.command("delete")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metalmark.cli import options as shared
-from metalmark.cli.bench import BROKEN, POSITIVE
+from metalmark.cli.bench import BROKEN
 from metalmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ UNSUPPORTED = "unsupported"
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
 @click.option("-d", "--device", default="any", show_default=True,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
-@click.option("-e", "--epochs", type=click.IntRange(min=1), default=None, help="Maximum number of epochs (default: 5).")
+@click.option("-e", "--epochs", type=shared.COUNT, default=None, help="Maximum number of epochs (default: 5).")
 @click.option("--target-accuracy", type=float, default=None, metavar="SHARE|PERCENT",
               help="Stop when the validation accuracy reaches it: 0.86 or 86.")  # fmt: skip
-@click.option("--patience", type=click.IntRange(min=1), default=None,
+@click.option("--patience", type=shared.COUNT, default=None,
               help="Stop after this many epochs without a better validation accuracy.")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Number of trainings per framework and device, with the seeds SEED, SEED + 1, ...")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+@click.option("--seed", type=shared.SEED, default=0, show_default=True,
               help="Random seed of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
 @shared.settings_options
 @click.option("--workers", type=click.IntRange(0, 64), default=None,
@@ -38,7 +38,7 @@ UNSUPPORTED = "unsupported"
               help="Folder for the record and the checkpoints (default: one in your data folder).")  # fmt: skip
 @click.option("--resume", default=None, metavar="[=DIR]",
               help="Continue an interrupted training (of --out, or the last one).")  # fmt: skip
-@click.option("--stall", type=POSITIVE, default=600.0, show_default=True,
+@click.option("--stall", type=shared.SECONDS, default=600.0, show_default=True,
               help="Maximum seconds without progress before a training counts as hung.")  # fmt: skip
 @shared.run_options
 @click.option("--json", "as_json", is_flag=True, help="Print the run with every step's loss as JSON.")

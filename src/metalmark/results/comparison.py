@@ -4,12 +4,12 @@
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.errors import UsageError, did_you_mean
+from metalmark.errors import MetalmarkError, UsageError, did_you_mean
 from metalmark.model.codec import AnyRun
 from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import Ending
@@ -201,10 +201,12 @@ def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[l
     return _split(sides[0], keys), keys
 
 
-def runs_of(query: str, store: Store, *, files: bool = True) -> list[AnyRun]:
+def runs_of(
+    query: str, store: Store, *, files: bool = True, on_error: Callable[[MetalmarkError], None] | None = None
+) -> list[AnyRun]:
     """The runs that a query means; a run is one process of its cell, and whoever names one means the cell. `files`:
-    whether a query may name a file, which a page on the web may not."""
-    return load([select(query, store, files=files)], store, whole_cells=True)
+    whether a query may name a file, which a page on the web may not. `on_error` is told of each that is damaged."""
+    return load([select(query, store, files=files)], store, whole_cells=True, on_error=on_error)
 
 
 def comparable_keys(cells: Iterable[Measured]) -> list[str]:

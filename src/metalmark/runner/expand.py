@@ -1,6 +1,7 @@
 """From lists to cells: the product of everything that was asked for, as Plans in the order of the table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -31,6 +32,14 @@ class SweepAxes:
     loaders: Sequence[Loader] = (Loader(),)
     seed: int = 0
     left_out: list[str] = field(default_factory=list)
+
+
+def refuse_too_many(*lists: Sized) -> None:
+    """Refuse lists that multiply to more cells than a sweep has, before any of them is made: a few short lists ask for
+    more than memory holds."""
+    count = math.prod(map(len, lists))
+    if count > MOST_CELLS:
+        raise UsageError(f"That is {count} cells.", hint=f"Ask for at most {MOST_CELLS} at once.")
 
 
 def expand(axes: SweepAxes) -> tuple[Plan, ...]:
@@ -65,6 +74,7 @@ def combine(
             parse_param(param, given[param.name]) if param.name in given else [param.default]
             for param in workload.params
         ]
+        refuse_too_many(*lists)
         names = [param.name for param in workload.params]
         combinations[workload.name] = [dict(zip(names, values, strict=True)) for values in product(*lists)]
     return combinations
@@ -96,6 +106,8 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
         for feed in axes.feeds or [workload.feed]
         for loader in (axes.loaders if feed is Feed.PIPELINE else [None])
     ]
+    devices = [device for framework in frameworks for device in axes.devices[framework]]
+    refuse_too_many(modes, axes.params[workload.name], axes.settings, axes.data, feeds, devices)
     for mode, params, settings, data, (feed, loader) in product(
         modes, axes.params[workload.name], axes.settings, axes.data, feeds
     ):

@@ -5,6 +5,7 @@ They are parsed once, here. A run names a file of the user's by its last part an
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,11 @@ from metalmark.model.workload import Param, WorkloadInfo
 
 _RANGE = re.compile(r"^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)(?:([*+])(\d+(?:\.\d+)?))?$")
 MOST_VALUES = 1000
+MOST_WHOLE = 2**53
+"""Up to here each whole number is one that a float holds exactly, and that any program reads as it was written."""
+MOST_SIZE = 2**31 - 1
+"""The largest size that a parameter may ask for: frameworks count the elements of a dimension no further."""
+MOST_DIGITS = 4
 TRUE, FALSE = {"on", "true", "yes", "1"}, {"off", "false", "no", "0"}
 WHOLE_FILE_BYTES = 64 << 20
 """Larger files are identified by their size and both ends: hashing a data set at each start would take minutes."""
@@ -65,8 +71,9 @@ def parse_param(param: Param, text: str) -> list[Scalar]:
     for value in values:
         if param.minimum is not None and value < param.minimum:
             raise UsageError(f"{flag} must be at least {param.minimum:g}, not {value:g}.")
-        if param.maximum is not None and value > param.maximum:
-            raise UsageError(f"{flag} must be at most {param.maximum:g}, not {value:g}.")
+        most = param.maximum if param.maximum is not None else MOST_SIZE if whole else None
+        if most is not None and value > most:
+            raise UsageError(f"{flag} must be at most {f'{most:g}' if not whole else most}, not {value:g}.")
     return list(values)
 
 
@@ -82,6 +89,8 @@ def parse_numbers(text: str, *, what: str, whole: bool) -> list[int] | list[floa
         return list(dict.fromkeys(values))
     if any(value != int(value) for value in values):
         raise UsageError(f"{what} takes whole numbers, not {text!r}.")
+    if any(abs(value) > MOST_WHOLE for value in values):
+        raise UsageError(f"{what} takes whole numbers up to {MOST_WHOLE}, not {text[:40]!r}.")
     return list(dict.fromkeys(int(value) for value in values))
 
 
@@ -95,7 +104,7 @@ def parse_device(word: str) -> Device:
         )
     if not colon:
         return Device(kind=DeviceKind(kind))
-    if not index.isdigit() or kind in ("cpu", "any"):
+    if not (index.isascii() and index.isdigit() and len(index) <= MOST_DIGITS) or kind in ("cpu", "any"):
         raise UsageError(f"{word!r} is not a device.", hint="A device with a number looks like cuda:1.")
     return Device(kind=DeviceKind(kind), index=int(index))
 
@@ -129,12 +138,16 @@ def localise(text: str, *, fixed: Iterable[str], what: str) -> tuple[str, dict[s
             words.append(given)
             continue
         path = expanded(given)
-        if not path.exists():
+        # A device or a pipe is neither: it has no end, or nobody at the other one. os.path knows names too long, too.
+        if not (os.path.isfile(path) or os.path.isdir(path)):
             raise UsageError(
                 f"{what} is {', '.join(sorted(known))} or a path; there is no file or folder {given}.",
                 hint="Check the path; a comma separates values, so it may not be in a name.",
             )
-        label = f"{path.resolve().name}@{fingerprint(path)[:12]}"
+        try:
+            label = f"{path.resolve().name}@{fingerprint(path)[:12]}"
+        except OSError as error:
+            raise UsageError(f"{what} {given} can't be read: {error.strerror}.", hint="Check its rights.") from error
         words.append(label)
         paths[label] = str(path.resolve())
     return ",".join(words), paths

@@ -1,12 +1,12 @@
 """Selection: the runs that a query means. One resolver for every verb: id, sweep, name, tag, `last`, folder, file."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from metalmark.errors import FormatError, UsageError
+from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.store.bundle import read_file
 from metalmark.store.row import LINEUP, RECORD, Row, read_training
@@ -26,6 +26,8 @@ class Selection(Struct, frozen=True, kw_only=True):
     """The folder of each of these runs, where they are trainings."""
     sweep: str = ""
     """Its id, where the query means a whole sweep."""
+    damaged: tuple[MetalmarkError, ...] = ()
+    """Why some trainings of a folder are not among the runs."""
 
     @property
     def folders(self) -> dict[str, Path]:
@@ -80,15 +82,32 @@ def stored_rows(selections: Iterable[Selection], *, what: str) -> list[Row]:
     return list(rows.values())
 
 
-def load(selections: Iterable[Selection], store: Store, *, whole_cells: bool = False) -> list[AnyRun]:
-    """The runs of these queries, each once. `whole_cells`: with every repeat of a cell of which one run is named."""
+def load(
+    selections: Iterable[Selection],
+    store: Store,
+    *,
+    whole_cells: bool = False,
+    on_error: Callable[[MetalmarkError], None] | None = None,
+) -> list[AnyRun]:
+    """The runs of these queries, each once. `whole_cells`: with every repeat of a cell of which one run is named.
+
+    A run that can't be read costs that run alone: `on_error` is told of it. Where there is none, or nothing else is
+    left, the error is raised.
+    """
     runs: dict[str, AnyRun] = {}
+    errors: list[MetalmarkError] = []
     for selection in selections:
+        errors += selection.damaged
         rows: Iterable[Row] = () if selection.runs else selection.rows
         if whole_cells and not selection.sweep:
             rows = store.rows_of_cells(rows)
-        for run in (*selection.runs, *store.load(rows)):
+        for run in (*selection.runs, *store.load(rows, on_error=errors.append)):
             runs.setdefault(run.id, run)
+    if errors and (on_error is None or not runs):
+        raise errors[0]
+    for error in {error.message: error for error in errors}.values():
+        assert on_error is not None
+        on_error(error)
     return list(runs.values())
 
 
@@ -102,9 +121,17 @@ def _in_folder(query: str, store: Store) -> Selection | None:
         folders = [Path(query) / member for member in read_lineup(Path(query)).members]
     else:
         return None
-    runs = tuple(read_training(folder.resolve()) for folder in folders)
-    rows = tuple(store.rows_of([run.id for run in runs]))
-    return Selection(query=query, runs=runs, run_folders=tuple(folders), rows=rows)
+    trainings: dict[Path, AnyRun] = {}
+    damaged: list[MetalmarkError] = []
+    for folder in folders:
+        try:
+            trainings[folder] = read_training(Path(os.path.realpath(folder)))
+        except MetalmarkError as error:
+            damaged.append(error)
+    if damaged and not trainings:
+        raise damaged[0]
+    runs, rows = tuple(trainings.values()), tuple(store.rows_of([run.id for run in trainings.values()]))
+    return Selection(query=query, runs=runs, run_folders=tuple(trainings), rows=rows, damaged=tuple(damaged))
 
 
 def _read_file(query: str) -> Selection:
