@@ -89,7 +89,7 @@ class Scene:
         told, file = folder / "pids", folder / "held.py"
         file.write_text(WORKLOAD.format(body=body))
         self.command = subprocess.Popen(
-            metalmark("bench", f"{file}:WORKLOAD", "-f", "fake", "--steps", 5, "--store", self.store, "--telemetry", "off"),
+            metalmark("bench", f"{file}:WORKLOAD", "-f", "fake", "--store", self.store, "--telemetry", "off"),
             env={**os.environ, "TMPDIR": str(self.temporary), "HERE": str(told)},
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             preexec_fn=heed_ctrl_c, start_new_session=True,
