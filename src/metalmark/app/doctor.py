@@ -6,7 +6,7 @@ from metalmark.app.choices import names_in
 from metalmark.app.results import Diagnosis
 from metalmark.backends.base import Probe
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.doctor.bundle import make_bundle, refuse_unwritable, write_bundle
+from metalmark.doctor.bundle import bundle_bytes, make_bundle, refuse_unwritable, write_bundle
 from metalmark.doctor.catalog import CHECKS, examine, find
 from metalmark.doctor.collect import WAITING, WHY_SLOW, collect
 from metalmark.doctor.scene import Scene
@@ -26,16 +26,20 @@ def doctor(only: str | Iterable[str] = (), *, progress: bool = True) -> Diagnosi
     return Diagnosis(scene, examine(scene, checks))
 
 
-def bundle_machine(file: str, *, progress: bool = True) -> tuple[int, int]:
-    """Write what was seen of this machine to a file, without names. Return its size in bytes, and the number of system
-    tools whose answers it holds."""
-    path = expanded(file)
-    refuse_unwritable(path)
+def bundle_machine(file: str | None, *, progress: bool = True) -> tuple[bytes, int]:
+    """Write what was seen of this machine to a file, without names; None: only return it. Return its bytes, and the
+    number of system tools whose answers it holds."""
+    path = None if file is None else expanded(file)
+    if path is not None:
+        refuse_unwritable(path)
     scene = look_around(progress=progress)
     if progress:
         say_on_stderr("Asking the system's tools once more, and the sensors for three seconds ...")
     made = make_bundle(scene)
-    return write_bundle(path, made), len(made.answers)
+    data = bundle_bytes(made)
+    if path is not None:
+        write_bundle(path, data)
+    return data, len(made.answers)
 
 
 def look_around(*, progress: bool = True) -> Scene:

@@ -232,6 +232,10 @@ class Diagnosis(Tabular):
     def __init__(self, scene: "Scene", findings: "Sequence[Finding]") -> None:
         self.scene, self.findings = scene, tuple(findings)
 
+    def tables(self, columns: int = WIDTH) -> list[Table]:  # noqa: ARG002
+        """Return none: what the doctor found is a page of sentences."""
+        return []
+
     @property
     def exit_code(self) -> int:
         """0: nothing is wrong; 1: warnings; 2: errors."""

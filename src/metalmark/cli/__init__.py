@@ -11,6 +11,8 @@ import metalmark
 from metalmark.cli.options import ExplainedGroup
 from metalmark.cli.signals import orderly_end
 from metalmark.errors import MetalmarkError, did_you_mean
+from metalmark.report.text.plain import degrade
+from metalmark.scrub import printable
 
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
@@ -33,6 +35,11 @@ STOPPED = 130
 UNWRITABLE = 74
 """EX_IOERR of <sysexits.h>: the output could not be written, as a rule for a full disk."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+ENVIRONMENT = {
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENXIO,
+}  # fmt: skip
+"""What the system refuses because of how it is set up, which nobody mends in our source."""
 
 
 class LazyGroup(ExplainedGroup):
@@ -71,6 +78,7 @@ def group() -> None:
 
 def main() -> None:
     """Errors meant for the user become a message and an exit code; nothing else is hidden."""
+    degrade(sys.stdout, sys.stderr)
     with orderly_end():
         sys.exit(_exit_code())
 
@@ -85,12 +93,25 @@ def _exit_code() -> str | int | None:
         _output_is_lost()
         code = 0
     except OSError as error:
-        if not _output_is_lost() and error.errno not in FULL:
+        if _output_is_lost() or error.errno in FULL:
+            code = UNWRITABLE
+            what = error.filename or "the output"
+            hint = "Free some space, or send it somewhere else."
+            _say(f"metalmark: {what} could not be written: {error.strerror}. {hint}")
+        elif "temporary directory" in str(error.strerror):
+            code = 2
+            _say("metalmark: There is no folder for temporary files.\n  Name one that you may write: TMPDIR=FOLDER")
+        elif error.errno in ENVIRONMENT and error.filename is not None:
+            code = 2
+            _say(f"metalmark: {_named(error.filename)} can't be used: {error.strerror}.")
+            _say("  Check its path and its rights.")
+        else:
             raise
-        code = UNWRITABLE
-        what = error.filename or "the output"
-        _say(f"metalmark: {what} could not be written: {error.strerror}. Free some space, or send it somewhere else.")
     return code
+
+
+def _named(file: object) -> str:
+    return os.fsdecode(file) if isinstance(file, bytes) else str(file)
 
 
 def _run() -> str | int | None:
@@ -99,9 +120,9 @@ def _run() -> str | int | None:
     except SystemExit as ended:  # click ends a completion so
         return ended.code
     except MetalmarkError as error:
-        click.echo(f"metalmark: {error.message}", err=True)
+        click.echo(printable(f"metalmark: {error.message}"), err=True)
         if error.hint:
-            click.echo(f"  {error.hint}".replace("\n", "\n  "), err=True)
+            click.echo(printable(f"  {error.hint}").replace("\n", "\n  "), err=True)
         return error.exit_code
     except click.exceptions.Abort:
         return STOPPED

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from metalmark.cli.options import WIDE, Explained, json_option, quiet_option, sayer, store_option
+from metalmark.cli.options import WIDE, Explained, json_option, print_data, quiet_option, sayer, store_option
 
 
 @click.command("ceiling", cls=Explained, context_settings=WIDE)
@@ -28,7 +28,7 @@ def command(as_json: bool, quiet: bool, **options: Any) -> int:
     # Cells are in the order of their sweeps, and those that were measured before are of others.
     cells = sorted(runs.cells, key=lambda cell: runs.ids.index(cell.records[0].id))
     if as_json:
-        click.echo(json_text(runs), nl=False)
+        print_data(json_text(runs))
     else:
         print_table(ceiling_table(cells))
         for note in runs.notes:

@@ -61,13 +61,13 @@ def _recognise(source: str, *, as_json: bool) -> int:
 def _write_bundle(file: str) -> int:
     from metalmark.app.doctor import bundle_machine
 
-    size, answers = bundle_machine(file)
+    data, answers = bundle_machine(None if file == "-" else file)
     click.echo(
-        f"{file}: {size:,} bytes, with the answers of {answers} system tools. It holds no name of yours or "
+        f"{file}: {len(data):,} bytes, with the answers of {answers} system tools. It holds no name of yours or "
         "of this machine, no path and no serial number; read it before you send it.",
         err=True,
     )
-    click.echo(file)
+    click.echo(data if file == "-" else file)
     return 0
 
 

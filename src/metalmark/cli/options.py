@@ -189,13 +189,18 @@ def print_runs(runs: "Runs", form: str | None) -> None:
     from metalmark.report.text.exports import comma_separated, json_text, markdown
 
     if form == "json":
-        click.echo(json_text(runs), nl=False)
+        print_data(json_text(runs))
     elif form == "csv":
         if any(run.header.kind != "bench" for run in runs):
             raise UsageError("--csv has one line per cell of a bench.", hint="metalmark report --format csv RUNS")
-        click.echo(comma_separated(runs.cells), nl=False)
+        print_data(comma_separated(runs.cells))
     else:
         click.echo("\n".join(markdown(table) for table in runs.tables()), nl=False)
+
+
+def print_data(text: str) -> None:
+    """Print what programs read: in UTF-8, whatever the terminal's encoding."""
+    click.echo(text.encode(errors="backslashreplace"), nl=False)
 
 
 def print_published(runs: "Runs", form: str | None) -> None:

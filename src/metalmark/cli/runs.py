@@ -28,7 +28,7 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 
     listing = list_runs(limit=limit, store=store)
     if as_json:
-        click.echo(run_rows_json(listing.rows, listing.names))
+        shared.print_data(run_rows_json(listing.rows, listing.names) + "\n")
     elif not listing.rows:
         click.echo(f"No runs yet in {listing.store}. Measure something: metalmark bench mnist-mlp", err=True)
     else:

@@ -60,6 +60,8 @@ def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet
                          hint="Write `metalmark train --resume=DIR`; --epochs may be raised.")  # fmt: skip
     if len(names) > 1:
         raise UsageError(f"One workload at a time, not {len(names)}.", hint=f"metalmark train {names[0]}")
+    if options["out"] == "-":
+        raise UsageError("--out is a folder, and - is standard output.", hint="Name a folder: --out FOLDER")
     runs = train(",".join(names), params=params, progress=not quiet, raise_interrupt=False, **options)
     trainings: list[TrainingRun] = list(runs)  # type: ignore[arg-type]
     if not_possible(trainings):
@@ -84,7 +86,7 @@ def _print(runs: "Runs", trainings: "list[TrainingRun]", *, as_json: bool, quiet
     say = shared.sayer(quiet)
     alone = trainings[0] if len(trainings) == 1 else None
     if as_json:
-        click.echo(msgspec.json.encode(alone or trainings).decode())
+        click.echo(msgspec.json.encode(alone or trainings))
     elif alone is None or alone.epochs:
         shared.print_runs(runs, None)
     for flag in flags_of(alone) if alone is not None else ():

@@ -91,9 +91,12 @@ def refuse_unwritable(path: Path) -> None:
         )
 
 
-def write_bundle(path: Path, bundle: DoctorBundle) -> int:
-    """Write the file whole or not at all; return its size in bytes."""
-    data = msgspec.json.format(msgspec.json.encode(bundle), indent=1)
+def bundle_bytes(bundle: DoctorBundle) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(bundle), indent=1)
+
+
+def write_bundle(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all."""
     try:
         write_whole(path, data)
     except OSError as error:
@@ -101,7 +104,6 @@ def write_bundle(path: Path, bundle: DoctorBundle) -> int:
             f"The bundle can't be written to {path}: {error.strerror or error}.",
             hint="Name a file in a folder that exists and that you may write to.",
         ) from error
-    return len(data)
 
 
 def _public_packages(scene: Scene) -> dict[str, str]:

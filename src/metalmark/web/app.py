@@ -1,5 +1,6 @@
 """The server: which address is which page, and the socket it answers on until Ctrl-C. Every page is a GET."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.web.compare_page import compare_page
@@ -22,6 +24,8 @@ from metalmark.web.shell import cannot, static_file
 USUAL_PORT = 8585
 BACKLOG = 128
 ANYWHERE = {"0.0.0.0", "::", ""}
+HALF_OPEN_S = 10.0
+"""How long a client may take to send a whole request."""
 
 Answer = Callable[[Request, Path], Response]
 
@@ -78,10 +82,49 @@ def _broken(_request: Request, _error: Exception) -> Response:
     return cannot(fault, title="Broken", status=500)
 
 
+def impatient_protocol(limit_s: float) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a limit on how long a connection may be open without a request to answer.
+
+    uvicorn's own limit counts from one answer to the first byte that follows it: a client that sends nothing, or one
+    byte now and then, would hold its connection for ever.
+    """
+
+    class ImpatientProtocol(H11Protocol):
+        _limit: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait_for_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._wait_for_request()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._limit is not None:
+                self._limit.cancel()
+            super().connection_lost(exc)
+
+        def _wait_for_request(self) -> None:
+            if self._limit is not None:
+                self._limit.cancel()
+            self._limit = self.loop.call_later(limit_s, self._close_half_open)
+
+        def _close_half_open(self) -> None:
+            answering = self.cycle is not None and not self.cycle.response_complete
+            if not answering:
+                self.transport.close()
+
+    return ImpatientProtocol
+
+
 class Server:
     """It is bound when it is made, so that the address printed is right; `run` returns when it is told to stop."""
 
-    def __init__(self, store: Path, *, host: str, port: int | None, ask: bool) -> None:
+    def __init__(
+        self, store: Path, *, host: str, port: int | None, ask: bool, half_open_s: float = HALF_OPEN_S
+    ) -> None:
+        self._half_open_s = half_open_s
         self._host, self._socket = host, _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
         whole = socket.gethostname().lower()
@@ -106,7 +149,7 @@ class Server:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             self._app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-            timeout_graceful_shutdown=2, backlog=BACKLOG,
+            timeout_graceful_shutdown=2, backlog=BACKLOG, http=impatient_protocol(self._half_open_s),
         )  # fmt: skip
         try:
             uvicorn.Server(config).run(sockets=[self._socket])
@@ -124,13 +167,14 @@ def _bind(host: str, port: int | None) -> socket.socket:
     if port is None:
         try:
             return _bound(host, USUAL_PORT)
-        except OSError:
+        except (OSError, ValueError):
             port = 0
     try:
         return _bound(host, port)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name that has no form in the Internet's names, such as ".."
+        why = error.strerror or error if isinstance(error, OSError) else "that is not the name of a host"
         raise UsageError(
-            f"{host} port {port} can't be used: {error.strerror or error}.",
+            f"{host} port {port} can't be used: {why}.",
             hint="Choose another with --port, or leave --port out for one that is free; --host takes an address of "
             "this machine.",
         ) from error

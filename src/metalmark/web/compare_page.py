@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.app.compare import compare
-from metalmark.errors import UsageError
+from metalmark.errors import MetalmarkError, UsageError
+from metalmark.model.codec import AnyRun
 from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.page import from_table
@@ -16,7 +17,7 @@ from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys,
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
 from metalmark.store.sqlite import Store
-from metalmark.web.shell import render, respond
+from metalmark.web.shell import left_out, render, respond
 
 MOST_RUNS = 60
 
@@ -29,6 +30,7 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
         raise UsageError("Choose runs to compare.", hint="Tick two or more in the list of runs.")
     if len(queries) > MOST_RUNS:
         raise UsageError(f"{len(queries)} runs are too many for one page.", hint=f"Choose {MOST_RUNS} at most.")
+    damaged: list[MetalmarkError] = []
     queries = _ordered(queries, asked.get("base", ""), store_path)
     anyway, target = "anyway" in asked, asked.get("target", "").strip().removesuffix("%").strip()
     # The same comparison in a terminal, quoted, since it is there to be copied into a shell.
@@ -38,7 +40,10 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
     status, subtitle = 200, ""
     try:
         accuracy = _accuracy(target)
-        compared = compare(*queries, by=by, anyway=anyway, target_accuracy=accuracy, store=store_path, files=False)
+        compared = compare(
+            *queries, by=by, anyway=anyway, target_accuracy=accuracy, store=store_path, files=False,
+            on_damaged=damaged.append,
+        )  # fmt: skip
         found, refused, subtitle = list(compared), compared.refused, f"against {compared.sides[0].name}"
         cells = [cell for side in compared.sides for cell in side.cells]
     except UsageError as error:
@@ -48,7 +53,7 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
         trainings=any(cell.kind is RunKind.TRAINING for cell in cells), refused=refused,
         tables=[from_table(comparison_table(one)) for one in found], command=f"metalmark compare {shlex.join(words)}",
     )  # fmt: skip
-    return respond("Compare", body, subtitle=subtitle, status=status)
+    return respond("Compare", left_out(damaged) + body, subtitle=subtitle, status=status)
 
 
 def _accuracy(text: str) -> float | None:
@@ -65,16 +70,21 @@ def _ordered(queries: list[str], base: str, store_path: Path) -> list[str]:
     if len(queries) < 2:
         return queries
     with Store(store_path, readonly=True) as store:
-        runs = {query: runs_of(query, store, files=False) for query in queries if query != PUBLISHED}
+        runs = {query: _runs_of(query, store) for query in queries if query != PUBLISHED}
     began = {query: min(run.started_at for run in found) for query, found in runs.items()}
     return sorted(queries, key=lambda query: began.get(query, "~"))
+
+
+def _runs_of(query: str, store: Store) -> list[AnyRun]:
+    """Damaged runs are named by the comparison itself."""
+    return runs_of(query, store, files=False, on_error=lambda _: None)
 
 
 def _cells(queries: Sequence[str], store_path: Path) -> list[Measured]:
     """What the form offers choices of, where nothing could be compared yet."""
     with Store(store_path, readonly=True) as store:
         try:
-            runs = [runs_of(query, store, files=False) for query in queries if query != PUBLISHED]
+            runs = [_runs_of(query, store) for query in queries if query != PUBLISHED]
         except UsageError:
             return []
     return [cell for found in runs for cell in measured_of(found)]

@@ -8,9 +8,10 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from metalmark.errors import UsageError
+from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import Plan
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
@@ -29,7 +30,7 @@ from metalmark.store.row import Row
 from metalmark.store.selection import select
 from metalmark.store.sqlite import Store
 from metalmark.web.compare_page import compare_choices
-from metalmark.web.shell import render, respond
+from metalmark.web.shell import left_out, render, respond
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 ROWS = 50
@@ -104,10 +105,13 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
         rows = select(identifier, store, files=False).rows
         if len(rows) != 1:
             raise UsageError(f"{identifier} is more than one run.", hint="Open the sweep's page.")
-        (run,) = store.load(rows)
-        cell = store.load(store.rows_of_cells(rows)) if isinstance(run, BenchRun) else [run]
+        damaged: list[MetalmarkError] = []
+        (run,) = store.load(rows) or (None,)
+        if run is None:
+            raise UsageError(f"There is no run {identifier} any more.", hint="The list of runs shows what is stored.")
+        cell = store.load(store.rows_of_cells(rows), on_error=damaged.append) if isinstance(run, BenchRun) else [run]
         names = store.names().get(run.id, [])
-        measured = store.of_workloads([MATMUL, COPY], frameworks=[rows[0].framework])
+        measured = store.of_workloads([MATMUL, COPY], frameworks=[rows[0].framework], on_error=damaged.append)
     ceilings = ceilings_of(one for one in measured if isinstance(one, BenchRun)) if measured else NO_CEILINGS
     status = read_one(store_path, run.id)
     running = status if status is not None and status.alive else None
@@ -127,6 +131,7 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
         others=[other for other in cell if other.id != run.id],
         section=DRAWINGS.get(("run", run.id, run.started_at, str(epochs), header.ending, repr(ceilings)), draw),
     )
+    body = left_out(damaged) + body
     killed = header.ending == Ending.RUNNING and running is None
     return respond(f"Run {run.id}", body, subtitle=f"{header.kind.value}, {KILLED if killed else header.ending}")
 
@@ -134,13 +139,19 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
 def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
     identifier = request.path_params["id"]
     with Store(store_path, readonly=True) as store:
-        runs = store.load(store.rows(sweep=identifier))
+        damaged: list[MetalmarkError] = []
+        runs = store.load(store.rows(sweep=identifier), on_error=damaged.append)
+        plans: tuple[Plan, ...] = ()
         try:
             plans = store.sweep(identifier).plans
-        except UsageError:  # it came in a bundle, and what was planned is not known
-            plans = ()
+        except UsageError:
+            pass  # it came in a bundle, and what was planned is not known
+        except FormatError as error:
+            damaged.append(error)
         names = store.names().get(identifier, [])
     status = read_one(store_path, identifier)
+    if not runs and damaged:
+        raise damaged[0]
     if not runs and status is None:
         raise UsageError(f"There is no sweep {identifier}.", hint="The list of runs shows what is stored.")
     content = Content(runs=tuple(runs), plans=() if status else plans)
@@ -156,6 +167,7 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
         figures=_figures(content) if runs else Markup(),
         machines=_machines(runs),
     )
+    body = left_out(damaged) + body
     when = f", {moment(content.times[0])} UTC" if runs else ""
     return respond(f"Sweep {identifier}", body, subtitle=f"{count(len(runs), 'run')}{when}")
 

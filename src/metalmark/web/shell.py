@@ -1,5 +1,6 @@
 """What every page of the server shares: its frame, its links, and what it says when it can't answer."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def render(template: str, **values: object) -> Markup:
 def cannot(error: MetalmarkError, *, title: str = "That can't be shown", status: int = 400) -> HTMLResponse:
     """Answer with the error's own message and hint."""
     return respond(title, render("cannot.html", message=error.message, hint=error.hint), status=status)
+
+
+def left_out(errors: Sequence[MetalmarkError]) -> Markup:
+    """Name what can't be read and is not on the page, each once."""
+    return render("notes.html", notes=[f"Left out: {text}" for text in dict.fromkeys(e.message for e in errors)])
 
 
 @cache
