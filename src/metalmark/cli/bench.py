@@ -6,7 +6,6 @@ import click
 
 from metalmark.cli import options as shared
 from metalmark.errors import UsageError
-from metalmark.model.run import NOTES
 
 if TYPE_CHECKING:
     from metalmark.app.results import Runs
@@ -87,10 +86,9 @@ def finish(runs: "Runs", say: Any, *, strict: bool) -> int:
     if not runs.complete:
         say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}")
         return 130
-    measured = [cell for cell in runs.cells if not cell.failure] if strict else []
-    flagged = [(cell, flags) for cell in measured if (flags := [flag for flag in cell.flags if flag not in NOTES])]
-    for cell, flags in flagged:
-        click.echo(f"--strict: {cell.plan.label}: {', '.join(flags)}", err=True)
+    flagged = [cell for cell in runs.cells if cell.spoiling_flags and not cell.failure] if strict else []
+    for cell in flagged:
+        click.echo(f"--strict: {cell.plan.label}: {', '.join(cell.spoiling_flags)}", err=True)
     return 1 if flagged else exit_code(runs.cells)
 
 

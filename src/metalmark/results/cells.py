@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
-from metalmark.model.run import Absent, Failed
+from metalmark.model.run import NOTES, Absent, Failed
 from metalmark.results.derived import OPEN_DEVICES, Memory, memory_used
 from metalmark.stats.summary import Interval, median, step_interval
 from metalmark.stats.window import is_cpu
@@ -89,6 +89,11 @@ class Cell:
     def flags(self) -> dict[str, str]:
         """Name → evidence of each flag that any of the processes has."""
         return {flag.name: flag.evidence for record in self.records for flag in record.flags}
+
+    @property
+    def spoiling_flags(self) -> list[str]:
+        """Those that could spoil the figure, without notes."""
+        return [name for name in self.flags if name not in NOTES]
 
     @property
     def device(self) -> str:
