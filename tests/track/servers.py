@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
 PATIENCE_S = 200.0
@@ -77,6 +79,65 @@ def refusing_server() -> Iterator[str]:
             yield f"http://{HOST}:{server.server_address[1]}"
         finally:
             server.shutdown()
+            thread.join()
+
+
+class CuttingProxy(ThreadingHTTPServer):
+    """Passes requests on to a server. Those in `cuts`, by the end of their path, arrive there, but the connection is
+    cut before their answer, so many times."""
+
+    daemon_threads = True
+
+    def __init__(self, uri: str, cuts: dict[str, int]) -> None:
+        super().__init__((HOST, 0), _PassesOn)
+        self.behind, self.cuts, self.cut = urlsplit(uri).netloc, dict(cuts), 0
+
+    @property
+    def uri(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}"
+
+
+class _PassesOn(BaseHTTPRequestHandler):
+    server: CuttingProxy
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+        connection = http.client.HTTPConnection(self.server.behind, timeout=60)
+        connection.request(self.command, self.path, body, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        for end, left in self.server.cuts.items():
+            if left and urlsplit(self.path).path.endswith(end):
+                self.server.cuts[end] -= 1
+                self.server.cut += 1
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def cutting_proxy(uri: str, cuts: dict[str, int]) -> Iterator[CuttingProxy]:
+    with CuttingProxy(uri, cuts) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.shutdown()
             thread.join()
 
 

@@ -13,6 +13,7 @@ import pytest
 from metalmark.errors import FormatError, StoreError
 from metalmark.track.destination import Destination
 from metalmark.track.queue import (
+    DESTINATIONS,
     EVENTS,
     AttachedFile,
     Begin,
@@ -27,6 +28,10 @@ from metalmark.track.queue import (
     queue_root,
     queues,
 )
+from metalmark.track.sender import Deliverer
+from metalmark.track.sender import main as sender_main
+from metalmark.track.tracking import sync, waiting
+from tests.track.fake import FakeTracker
 
 TO = Destination(tracker="mlflow", place="http://127.0.0.1:1")
 BEGIN = Begin(id="run0000001", name="a run", kind="run", at_ms=1)
@@ -119,6 +124,93 @@ def test_every_session_has_a_queue_of_its_own_and_only_sent_ones_go() -> None:
         second.close()
         clear_sent()
         assert len(queues()) == 1, "what is not sent was cleared"
+
+
+OTHER = Destination(tracker="wandb", place="offline")
+DAMAGE = {
+    "empty": b"",
+    "cut": b'{"destination":{"tracker":"wandb","pl',
+    "zeros": bytes(300),
+    "not text": b"\xff\xfe\x00",
+    "nested": b"[" * 100_000,
+    "another's": b'{"destination":{"tracker":"mlflow","place":"http://127.0.0.1:1"},"done":true}',
+    "an integer": b'{"destination":{"tracker":"wandb","place":"offline"},"sent":' + b"9" * 400 + b',"done":true}',
+}
+
+
+def ended(*destinations: Destination) -> Queue:
+    with QueueWriter("run0000001", destinations) as writer:
+        writer.append(BEGIN, row(1))
+        writer.end(End(at_ms=4, status=EndStatus.FINISHED))
+    return writer.queue
+
+
+@pytest.mark.parametrize("how", [*DAMAGE, "gone"])
+def test_a_damaged_file_of_one_destination_keeps_what_it_has_still_to_get(how: str) -> None:
+    queue = ended(TO, OTHER)
+    queue.keep(Delivery(destination=TO, done=True))
+    file = queue.folder / f"{OTHER.key}.json"
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGE[how])
+    clear_sent()
+    assert queues(), "what is not sent was cleared"
+    assert {delivery.destination: delivery.done for delivery in queue.deliveries()} == {TO: True, OTHER: False}
+    tracker = FakeTracker()
+    assert Deliverer(queue, OTHER.key, tracker.service).run(follow=False)
+    assert tracker.points == [("loss", 1, 0.5)]
+    clear_sent()
+    assert not queues()
+
+
+def test_a_destination_that_nothing_names_any_more_keeps_its_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    queue = ended(TO, OTHER)
+    queue.keep(Delivery(destination=TO, done=True))
+    (queue.folder / f"{OTHER.key}.json").write_bytes(b"{")
+    (queue.folder / DESTINATIONS).write_bytes(b"{")
+    clear_sent()
+    assert queues()
+    (run,) = waiting()
+    assert (run.tracker, run.state, run.events) == ("wandb", "damaged", 3)
+    assert "is damaged" in run.why
+    assert "metalmark runs push run0000001 --to wandb" in run.why
+    assert not sync([])
+    assert "metalmark track delete run0000001" in capsys.readouterr().err
+    assert sender_main(OTHER.key, [str(queue.folder)], follow=False) == 1
+    assert queues()
+
+
+@pytest.mark.parametrize("damaged", [b"\x00\xff{\n", b"[" * 100_000 + b"\n", None])
+def test_damaged_events_are_kept_when_the_rest_is_sent(damaged: bytes | None) -> None:
+    queue = ended(TO)
+    if damaged is None:
+        (queue.folder / EVENTS).unlink()
+    else:
+        with (queue.folder / EVENTS).open("ab") as file:
+            file.write(damaged)
+    assert Deliverer(queue, TO.key, FakeTracker().service).run(follow=False)
+    clear_sent()
+    (run,) = waiting()
+    assert run.state == "damaged"
+    assert ("is gone" if damaged is None else "1 of 4 lines of events.jsonl are damaged") in run.why
+
+
+def test_one_queue_that_can_not_be_read_hides_no_other() -> None:
+    newer, good = ended(TO), ended(TO)
+    (newer.folder / EVENTS).write_bytes(b'{"type":"begin","schema":99,"id":"a","name":"a","kind":"run","at_ms":1}\n')
+    clear_sent()
+    assert sorted(run.state for run in waiting()) == ["damaged", "waiting"]
+    assert good.folder in [queue.folder for queue in queues()]
+
+
+def test_a_delivery_by_a_newer_metalmark_is_not_written_over() -> None:
+    queue = ended(TO)
+    queue.keep(Delivery(schema=99, destination=TO, done=True))
+    clear_sent()
+    assert queues()
+    with pytest.raises(FormatError, match="reads up to"):
+        queue.delivery(TO.key)
 
 
 def test_queues_come_in_the_order_of_what_they_tell(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from metalmark.track.queue import Begin, End, EndStatus, Known, MetricAxis, Metr
 from metalmark.track.story import write_run
 from metalmark.training.folder import read_record
 from tests.conftest import ROOT
-from tests.track.servers import free_port, hanging_server, mlflow_server, refusing_server
+from tests.track.servers import cutting_proxy, free_port, hanging_server, mlflow_server, refusing_server
 from tests.track.wandb_file import OfflineRun
 from tests.training.files import write_learnable_idx
 
@@ -356,6 +356,59 @@ def test_servers_that_hang_or_answer_500(stage: Stage, monkeypatch: pytest.Monke
             assert said in delivery.trouble
             assert (delivery.done, len(writer.queue.read()[0])) == (False, 3)
             writer.queue.remove()
+
+
+@pytest.mark.parametrize("retries", ["0", "3"])
+def test_a_connection_cut_after_a_request_leaves_one_of_each(
+    stage: Stage,
+    server: str,
+    client: Any,
+    synced: subprocess.CompletedProcess[str],
+    monkeypatch: pytest.MonkeyPatch,
+    retries: str,
+) -> None:
+    """Whether MLflow's own library would repeat the request or not. The server has done what it was asked for."""
+    assert synced.returncode == 0
+    monkeypatch.setenv("METALMARK_STORE", stage.environment["METALMARK_STORE"])
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", retries)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    record = msgspec.structs.replace(stage.record(), id=f"cut000000{retries}")
+    cuts = {"runs/create": 1, "logged-models": 1, "runs/log-batch": 2, "runs/update": 1}
+    with cutting_proxy(server, cuts) as proxy:
+        to = Destination(tracker="mlflow", place=proxy.uri)
+        with QueueWriter(record.id, [to]) as writer:
+            write_run(writer, record, stage.out)
+        tries = 0
+        while sender.main(to.key, [str(writer.queue.folder)], follow=False) != 0:
+            tries += 1
+            assert tries < 10, writer.queue.delivery(to.key).trouble
+        assert proxy.cut == sum(cuts.values())
+    assert tries >= 2
+    writer.queue.remove()
+    (run,) = runs(client, record.id)
+    losses = [loss for epoch in record.epochs for loss in epoch.losses]
+    assert history(client, run, "train/loss") == list(enumerate(losses, start=1))
+    assert run.info.status == "FINISHED"
+    models = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
+    assert [str(model.status) for model in models] == ["READY"]
+    assert [output.model_id for output in run.outputs.model_outputs] == [models[0].model_id]
+
+
+def test_an_empty_twin_of_a_run_goes(stage: Stage, server: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METALMARK_STORE", stage.environment["METALMARK_STORE"])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    experiment = client.get_experiment_by_name("metalmark").experiment_id
+    for _ in range(3):
+        client.create_run(experiment, tags={"metalmark.id": "twin000001"})
+    to = Destination(tracker="mlflow", place=server)
+    with QueueWriter("twin000001", [to]) as writer:
+        writer.append(Begin(id="twin000001", name="twin", kind="run", at_ms=1), Known(params={"a": 1}))
+        writer.end(End(at_ms=2, status=EndStatus.FINISHED))
+    assert sender.main(to.key, [str(writer.queue.folder)], follow=False) == 0
+    writer.queue.remove()
+    (run,) = runs(client, "twin000001")
+    assert (run.info.status, run.data.params) == ("FINISHED", {"a": "1"})
 
 
 def test_cells_that_were_measured_before(stage: Stage, server: str, client: Any) -> None:

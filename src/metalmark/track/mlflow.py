@@ -1,15 +1,17 @@
 """MlflowService: a run at MLflow, in a local SQLite file or on any tracking server."""
 
 import math
+import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from metalmark.track.destination import Destination, database_file, fit_name, fit_text, full_uri
@@ -21,6 +23,8 @@ MODEL = "best"
 METRICS_AT_ONCE, PARAMS_AT_ONCE = 1000, 100
 LONGEST_PARAM, LONGEST_TAG, LONGEST_NAME = 6000, 5000, 250
 STATUS = {EndStatus.FINISHED: "FINISHED", EndStatus.FAILED: "FAILED", EndStatus.KILLED: "KILLED"}
+OLDEST_FIRST = ["attributes.start_time ASC"]
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 OLD_SERVER = {"ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED", "FEATURE_DISABLED"}
 
 
@@ -40,16 +44,18 @@ class MlflowService:
 
     def begin(self, begin: Begin) -> str:
         self._experiment = self._find_experiment()
-        found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{begin.id}'", max_results=1)
-        run = found[0] if found else None
+        run = self._find_run(begin.id)
         if run is None:
-            run = self._client.create_run(
-                self._experiment,
-                start_time=begin.at_ms,
-                tags={ID: begin.id, "metalmark.kind": begin.kind},
-                run_name=fit_text(begin.name, LONGEST_NAME),
-            )
-        else:
+            with asked_once():
+                created = self._client.create_run(
+                    self._experiment,
+                    start_time=begin.at_ms,
+                    tags={ID: begin.id, "metalmark.kind": begin.kind},
+                    run_name=fit_text(begin.name, LONGEST_NAME),
+                )
+            # Looked for again, since one that an earlier try asked for may have come at last.
+            run = self._find_run(begin.id) or created
+        if run.data.metrics or run.info.status != "RUNNING":
             self._client.update_run(run.info.run_id, status="RUNNING")
             for name in run.data.metrics:
                 self._held[name] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, name)}
@@ -122,6 +128,15 @@ class MlflowService:
             raise MlflowException(f"The experiment {name} is deleted there: restore it, or set MLFLOW_EXPERIMENT_NAME.")
         return str(found.experiment_id)
 
+    def _find_run(self, identifier: str) -> Run | None:
+        """Return the run of that id. Of several, which a proxy can make of one request, those without content go."""
+        found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{identifier}'", order_by=OLDEST_FIRST)
+        run = max(found, key=lambda run: (len(run.data.metrics), len(run.data.params)), default=None)
+        for other in found:
+            if other is not run and not other.data.metrics and not other.data.params:
+                self._client.delete_run(other.info.run_id)
+        return run
+
     def _where(self) -> str:
         place = self._to.place
         if database_file(place) is not None:
@@ -131,19 +146,39 @@ class MlflowService:
 
     def _log_model(self, local: Path, model: AttachedModel) -> None:
         epoch = str(model.epoch)
+        # One that was created, and whose connection was cut before we heard of it, is not among the run's outputs.
+        models = self._client.search_logged_models([self._experiment], f"source_run_id = '{self._run}'")
+        logged = next((each for each in models if each.tags.get(EPOCH) == epoch), None)
+        if logged is None:
+            with asked_once():
+                logged = self._client.create_logged_model(
+                    self._experiment, name=MODEL, source_run_id=self._run, tags={EPOCH: epoch}, params=self._params
+                )
         outputs = self._client.get_run(self._run).outputs
-        for output in outputs.model_outputs if outputs is not None else ():
-            logged = self._client.get_logged_model(output.model_id)
-            if logged.tags.get(EPOCH) == epoch:
-                break
-        else:
-            logged = self._client.create_logged_model(
-                self._experiment, name=MODEL, source_run_id=self._run, tags={EPOCH: epoch}, params=self._params
-            )
+        known = {output.model_id for output in (outputs.model_outputs if outputs is not None else ())}
+        if logged.model_id not in known:
             self._client.log_outputs(self._run, [LoggedModelOutput(logged.model_id, step=model.epoch)])
         if logged.status != LoggedModelStatus.READY:
             self._client.log_model_artifacts(logged.model_id, str(local))
             self._client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+
+
+@contextmanager
+def asked_once() -> Iterator[None]:
+    """Let MLflow's library send each request of the block once.
+
+    By itself it repeats one whose connection was cut, though the server may have done it: that makes two of one run.
+    It is we who try again, and look first.
+    """
+    before = os.environ.get(RETRIES)
+    os.environ[RETRIES] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[RETRIES]
+        else:
+            os.environ[RETRIES] = before
 
 
 def save_model(checkpoint: Path, model: AttachedModel, folder: Path) -> Path:

@@ -1,11 +1,14 @@
 """Queue: a folder on disk where a tracked run waits for its trackers. The run writes; processes of their own send.
 
     track/RUN.1/events.jsonl        what happened, one event per line, in order; a line without its end is not there yet
+                destinations.json   where it goes, written once
                 mlflow-1a2b.json    how much of it that destination has, and what went wrong
                 files/              what goes with it: record.json, best.safetensors
 
 Locks of the system say who is alive, so that a kill -9 leaves nothing to clear away: whoever writes the events holds
 one, and so does, for each destination, whoever sends to it.
+
+A queue is removed only when every destination surely has all of it. Where a file is damaged, that is in doubt.
 """
 
 import fcntl
@@ -30,7 +33,8 @@ from metalmark.training.folder import share_file
 
 SCHEMA = 1
 """Goes up whenever an older sender would misread a newer line."""
-EVENTS, WRITER, FILES = "events.jsonl", "writer.lock", "files"
+EVENTS, WRITER, FILES, DESTINATIONS = "events.jsonl", "writer.lock", "files", "destinations.json"
+AGAIN = "its file was damaged, so all of it is sent again"
 MOST_SESSIONS = 10_000
 LOOKS, LOOK_S = 5, 0.02
 """Whoever only looks whether a lock is held, holds it for a moment."""
@@ -123,6 +127,13 @@ class Delivery(Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
+class QueueDestinations(Struct, frozen=True, kw_only=True):
+    """Where a queue goes. Its own file, since those that change with each try are the ones that get damaged."""
+
+    schema: int = SCHEMA
+    destinations: tuple[Destination, ...]
+
+
 class Queue:
     """One folder, as a reader and a sender see it."""
 
@@ -143,9 +154,9 @@ class Queue:
             return [], offset
         whole = data[: data.rfind(b"\n") + 1]
         events: list[QueueEvent] = []
-        for line in whole.splitlines():
+        for line in whole.split(b"\n")[:-1]:
             with suppress(FormatError):
-                events.append(read_json(line, QueueEvent, source=EVENTS))  # type: ignore[arg-type]
+                events.append(_event(line))
         if not offset and events and isinstance(events[0], Begin):
             refuse_newer(events[0].schema, SCHEMA, str(self.folder))
         return events, offset + len(whole)
@@ -157,16 +168,65 @@ class Queue:
         """Tell whether its run is alive and has not ended it."""
         return _is_locked(self.folder / WRITER)
 
+    def damage(self) -> str:
+        """Return what is wrong with the events, of which no destination can have been told; mostly empty."""
+        try:
+            lines = (self.folder / EVENTS).read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return f"{EVENTS} is gone"
+        damaged = 0
+        for line in lines:
+            try:
+                _event(line)
+            except FormatError:
+                damaged += 1
+        return f"{damaged} of {len(lines)} lines of {EVENTS} are damaged" if damaged else ""
+
     def deliveries(self) -> list[Delivery]:
-        readable = []
-        for path in sorted(self.folder.glob("*-*.json")):
-            with suppress(FormatError, OSError):
-                readable.append(read_json(read_whole(path), Delivery, source=str(path)))
-        return readable
+        """Return how far each destination is; `unreadable` are those of which that can't be said."""
+        return [each for each in self._states().values() if isinstance(each, Delivery)]
+
+    def unreadable(self) -> dict[str, str]:
+        """Return the keys of destinations that nothing tells any more, each with the reason."""
+        return {key: each for key, each in self._states().items() if isinstance(each, str)}
 
     def delivery(self, key: str) -> Delivery:
+        """Return how far that destination is. Where its file is damaged or gone, it has nothing for all we know: it is
+        told everything again, and skips what it has."""
         path = self.folder / f"{key}.json"
-        return read_json(read_whole(path), Delivery, source=str(path))
+        try:
+            delivery = read_json(read_whole(path), Delivery, source=path.name)
+            if delivery.destination.key != key:
+                raise FormatError(f"{path.name} is damaged: it is of another destination.")
+        except (FormatError, FileNotFoundError) as error:
+            known = {destination.key: destination for destination in self._destinations()}
+            if key not in known:
+                raise
+            return Delivery(destination=known[key], trouble=AGAIN if isinstance(error, FormatError) else "")
+        refuse_newer(delivery.schema, SCHEMA, path.name)
+        return delivery
+
+    def _states(self) -> dict[str, Delivery | str]:
+        keys = {path.stem for path in self.folder.glob("*-*.json")}
+        keys |= {destination.key for destination in self._destinations()}
+        states: dict[str, Delivery | str] = {}
+        for key in sorted(keys):
+            try:
+                states[key] = self.delivery(key)
+            except FileNotFoundError:
+                continue  # another process has just cleared it away
+            except FormatError as error:
+                states[key] = error.message
+            except OSError as error:
+                states[key] = f"{key}.json can't be read: {error.strerror}."
+        return states
+
+    def _destinations(self) -> tuple[Destination, ...]:
+        path = self.folder / DESTINATIONS
+        try:
+            return read_json(read_whole(path), QueueDestinations, source=path.name).destinations
+        except (FormatError, OSError):
+            return ()  # the file of each destination names it too
 
     def keep(self, delivery: Delivery) -> None:
         write_struct(self.folder / f"{delivery.destination.key}.json", delivery)
@@ -183,9 +243,13 @@ class Queue:
 
     @property
     def waits(self) -> bool:
-        return self.is_written() or not all(delivery.done for delivery in self.deliveries())
+        """Whether a destination lacks some of it, or may lack some."""
+        states = self._states().values()
+        return self.is_written() or not all(isinstance(each, Delivery) and each.done for each in states)
 
     def remove(self) -> None:
+        # First: without it a destination whose file is gone is one that has everything.
+        (self.folder / DESTINATIONS).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -199,6 +263,7 @@ class QueueWriter:
             self._lock = (self.queue.folder / WRITER).open("wb")
             _lock(self._lock)
             self._events: IO[bytes] = (self.queue.folder / EVENTS).open("ab")
+            write_struct(self.queue.folder / DESTINATIONS, QueueDestinations(destinations=tuple(destinations)))
             for destination in destinations:
                 self.queue.keep(Delivery(destination=destination))
         except OSError as error:
@@ -248,16 +313,21 @@ def queues() -> list[Queue]:
 
 
 def clear_sent() -> None:
-    """Remove what every destination has."""
+    """Remove what every destination has. What is in doubt stays."""
     for queue in queues():
-        if queue.deliveries() and not queue.waits:
-            queue.remove()
+        with suppress(FormatError, OSError):
+            if queue.deliveries() and not queue.waits and not queue.damage():
+                queue.remove()
+
+
+def _event(line: bytes) -> QueueEvent:
+    return read_json(line, QueueEvent, source=EVENTS)  # type: ignore[arg-type]
 
 
 def _last_event_s(folder: Path) -> float:
     try:
         return (folder / EVENTS).stat().st_mtime
-    except FileNotFoundError:  # another process has just cleared it away, or is about to write it
+    except OSError:  # another process has just cleared it away, or is about to write it
         return 0.0
 
 

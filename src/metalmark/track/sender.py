@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from metalmark.errors import FormatError
 from metalmark.scrub import printable
 from metalmark.track.destination import Destination, redact
 from metalmark.track.queue import (
@@ -204,20 +205,27 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:LONGEST_REASON]
 
 
+def _send_queue(queue: Queue, key: str, *, follow: bool) -> bool | None:
+    """Tell whether all of it is sent; None if another process is sending it."""
+    with queue.sending(key) as ours:
+        if not ours:
+            return None
+        deliverer = Deliverer(queue, key, make)
+        threading.Thread(target=deliverer.end_when_silent, daemon=True, name="silence").start()
+        return deliverer.run(follow=follow)
+
+
 def main(key: str, folders: Sequence[str], *, follow: bool) -> int:
     """Return 0 when all queues are sent. Only the first is followed: the others were written before."""
     failures, every = 0, True
     for number, folder in enumerate(folders):
-        queue = Queue(Path(folder))
-        with queue.sending(key) as ours:
-            if not ours:
-                every = False
-                continue
-            deliverer = Deliverer(queue, key, make)
-            threading.Thread(target=deliverer.end_when_silent, daemon=True, name="silence").start()
-            if deliverer.run(follow=follow and number == 0):
-                failures = 0
-                continue
+        try:
+            sent = _send_queue(Queue(Path(folder)), key, follow=follow and number == 0)
+        except (FormatError, OSError):  # its files can't be read, which `track list` says: it costs that queue alone
+            sent = False
+        if sent is None or sent:
+            failures, every = 0, every and sent is not None
+            continue
         every, failures = False, failures + 1
         if failures == MOST_FAILURES:
             break

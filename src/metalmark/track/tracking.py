@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from metalmark.errors import MetalmarkError, UsageError
+from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Scalar
@@ -220,7 +220,7 @@ class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     tries: int
     state: str
-    """"running", "being sent" or "waiting"."""
+    """"running", "being sent", "waiting", or "damaged" for what can't be sent."""
     why: str
 
 
@@ -229,29 +229,51 @@ def waiting() -> list[WaitingRun]:
     clear_sent()
     runs = []
     for queue in queues():
-        events, _ = queue.read()
-        if not events and not queue.is_written():
-            continue
-        begin = next((event for event in events if isinstance(event, Begin)), None)
-        running = queue.is_written() and not (events and isinstance(events[-1], End))
-        for delivery in queue.deliveries():
-            if delivery.done and not running:
-                continue
-            sending = queue.is_sent(delivery.destination.key)
-            runs.append(
-                WaitingRun(
-                    run=queue.id,
-                    what=begin.name.removesuffix(f" {queue.id}") if begin is not None else "",
-                    tracker=delivery.destination.tracker,
-                    place=delivery.destination.place,
-                    events=len(events),
-                    sent=delivery.sent,
-                    tries=delivery.tries,
-                    state="running" if running else "being sent" if sending else "waiting",
-                    why=delivery.trouble,
-                )
-            )
+        try:
+            runs += _waiting(queue)
+        except (FormatError, OSError) as error:
+            why = error.message if isinstance(error, FormatError) else f"it can't be read: {error.strerror}"
+            runs.append(_damaged(queue, "", why))
     return runs
+
+
+def _waiting(queue: Queue) -> list[WaitingRun]:
+    events, _ = queue.read()
+    damage = queue.damage()
+    if not events and not queue.is_written() and not damage:
+        return []
+    begin = next((event for event in events if isinstance(event, Begin)), None)
+    what = begin.name.removesuffix(f" {queue.id}") if begin is not None else ""
+    running = queue.is_written() and not (events and isinstance(events[-1], End))
+    runs = []
+    for delivery in queue.deliveries():
+        if delivery.done and not running and not damage:
+            continue
+        sending = queue.is_sent(delivery.destination.key)
+        state = "running" if running else "being sent" if sending else "damaged" if delivery.done else "waiting"
+        runs.append(
+            WaitingRun(
+                run=queue.id,
+                what=what,
+                tracker=delivery.destination.tracker,
+                place=delivery.destination.place,
+                events=len(events),
+                sent=delivery.sent,
+                tries=delivery.tries,
+                state=state,
+                why=". ".join(filter(None, (delivery.trouble, damage))),
+            )
+        )
+    return runs + [_damaged(queue, key, why, what=what, events=len(events)) for key, why in queue.unreadable().items()]
+
+
+def _damaged(queue: Queue, key: str, why: str, *, what: str = "", events: int = 0) -> WaitingRun:
+    tracker = key.partition("-")[0]
+    advice = f"Queue the run again: metalmark runs push {queue.id} --to {tracker or 'TRACKER'}; or forget it: "
+    return WaitingRun(
+        run=queue.id, what=what, tracker=tracker, place="", events=events, sent=0, tries=0, state="damaged",
+        why=f"{why} {advice}metalmark track delete {queue.id}",
+    )  # fmt: skip
 
 
 def matching_queues(run_queries: Sequence[str]) -> list[Queue]:
@@ -286,9 +308,12 @@ def sync(
     for destination, of_it in unsent.items():
         say(f"Sending {_count(of_it)} to {printable(str(destination))} ...")
         outcomes += _wait(_start(of_it, [destination], once=True), None)
-    if not outcomes:
+    damaged = [run for run in waiting() if run.state == "damaged" and to in (None, run.tracker, "")]
+    for run in damaged:
+        warn(printable(f"{run.run}: {run.why}"))
+    if not outcomes and not damaged:
         say("Nothing waits.")
-    return _report(outcomes, say, warn)
+    return _report(outcomes, say, warn) and not damaged
 
 
 class SendOutcome(msgspec.Struct, frozen=True, kw_only=True):
