@@ -137,12 +137,13 @@ def test_what_a_question_started_ends_with_it(tmp_path: Path) -> None:
     file, told = tmp_path / "mine.py", tmp_path / "pid"
     file.write_text(
         "import subprocess, sys\nfrom metalmark.workloads.fake import WORKLOAD\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(told)!r}, 'w').write(str(child.pid))\n"
+        "sleeper = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "pids = [subprocess.Popen(sleeper, start_new_session=new).pid for new in (False, True)]\n"
+        f"open({str(told)!r}, 'w').write(' '.join(map(str, pids)))\n"
     )
     info, _ = describe(f"{file}:WORKLOAD")
     assert info.digest == digest(file)
-    until(lambda: not lives(int(told.read_text())))
+    until(lambda: not any(lives(int(pid)) for pid in told.read_text().split()))
 
 
 def test_ctrl_c_while_frameworks_are_asked_does_not_wait_for_them(
@@ -212,12 +213,15 @@ def test_the_helper_is_replaced_and_ends_with_its_command_and_never_before(tmp_p
 
 
 def test_processes_are_found_by_their_mark_alone() -> None:
-    variable = f"{orphans.MARK}=abc{os.getpid()}"
-    name, _, value = variable.partition("=")
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**os.environ, name: value})
+    value = f"abc{os.getpid()}.1"
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(sleeper, env={**os.environ, orphans.MARK: value})
+    variable = f"{orphans.MARK}={value}".encode()
     try:
-        until(lambda: orphans.marked_processes(variable.encode()) == [child.pid])
-        assert orphans.marked_processes(variable[:-1].encode()) == []
+        until(lambda: orphans.marked_processes(variable + b"\0") == [child.pid])
+        assert orphans.marked_processes(variable[:-1]) == [child.pid]
+        assert orphans.marked_processes(variable[:-1] + b"\0") == []
+        assert orphans.marked_processes(variable[1:]) == []
     finally:
         child.kill()
         child.wait()

@@ -1,8 +1,9 @@
 """A helper process that ends what a command started once the command is gone, even by kill -9.
 
-    watch_group(pid)       a child that leads a process group of its own
-    forget_group(pid)      it has ended and its group with it; to be called before its exit status is collected
-    mark()                 variables for the child's environment, by which its children are found that left its group
+    mark()                 a variable for the environment of one child, by which its own children are found
+    watch_group(pid)       that child, which leads a process group of its own
+    forget_group(pid, m)   it has ended and its group with it; to be called before its exit status is collected. What it
+                           started and what left its group is found by the mark, and ended
     scratch_folder()       a temporary folder that is removed in any case
 
 The helper waits for the end of a pipe that only the command holds. A thread in the child could not do that: it can't
@@ -12,6 +13,7 @@ As a process: `python -S -P orphans.py MARK`, which uses nothing but Python's ow
 """
 
 import atexit
+import itertools
 import os
 import shutil
 import signal
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,7 +30,7 @@ MARK = "METALMARK_COMMAND"
 """Environment variable that every process has which a command started to be ended with it."""
 PASSES, PAUSE_S = 50, 0.02
 """How often the helper looks for processes: each time it may meet some that were being started the time before."""
-_GROUP, _FOLDER, _END = b"g", b"f", b"\0"
+_GROUP, _FOLDER, _MARKED, _END = b"g", b"f", b"m", b"\0"
 """A message is a sign, + or -, then what it is, its name, and a null byte, which no path can have."""
 
 
@@ -38,12 +40,12 @@ class _Helper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: set[bytes] = set()
-        self._mark = os.urandom(12).hex()
+        self._command = os.urandom(12).hex()
+        self._children = itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def variables(self) -> dict[str, str]:
-        return {MARK: self._mark}
+    def mark(self) -> dict[str, str]:
+        return {MARK: f"{self._command}.{next(self._children)}"}
 
     def add(self, name: bytes) -> None:
         with self._lock:
@@ -84,7 +86,7 @@ class _Helper:
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         with suppress(OSError):  # a system that can't start it can hardly start a worker, which says so
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-P", __file__, self._mark],
+                [sys.executable, "-S", "-P", __file__, f"{MARK}={self._command}."],
                 env=environment,
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -113,15 +115,16 @@ os.register_at_fork(after_in_child=_helper.forget)
 
 
 def mark() -> dict[str, str]:
-    return _helper.variables
+    return _helper.mark()
 
 
 def watch_group(pid: int) -> None:
     _helper.add(_GROUP + str(pid).encode())
 
 
-def forget_group(pid: int) -> None:
+def forget_group(pid: int, mark: Mapping[str, str]) -> None:
     _helper.remove(_GROUP + str(pid).encode())
+    _helper.remove(_MARKED + mark[MARK].encode())
 
 
 @contextmanager
@@ -139,7 +142,8 @@ def scratch_folder() -> Iterator[Path]:
         _helper.remove(name)
 
 
-def main(marked: str) -> None:
+def main(beginning: str) -> None:
+    """Wait for messages. `beginning`: how the variable begins that all children of the command have."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known: set[bytes] = set()
@@ -149,30 +153,33 @@ def main(marked: str) -> None:
         for message in messages:
             if message == b".":
                 return
+            if message[:2] == b"-" + _MARKED:
+                _end_marked(f"{MARK}=".encode() + message[2:] + _END)
             (known.add if message[:1] == b"+" else known.discard)(message[1:])
-    _clear(known, f"{MARK}={marked}".encode())
-
-
-def _clear(known: set[bytes], variable: bytes) -> None:
     for name in known:
         if name[:1] == _GROUP:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(name[1:]), signal.SIGKILL)
+    _end_marked(beginning.encode())
+    for name in known:
+        if name[:1] == _FOLDER:
+            shutil.rmtree(os.fsdecode(name[1:]), ignore_errors=True)
+
+
+def _end_marked(beginning: bytes) -> None:
     for _ in range(PASSES):
-        left = marked_processes(variable)
+        left = marked_processes(beginning)
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if not left:
             break
         time.sleep(PAUSE_S)
-    for name in known:
-        if name[:1] == _FOLDER:
-            shutil.rmtree(os.fsdecode(name[1:]), ignore_errors=True)
 
 
-def marked_processes(variable: bytes) -> list[int]:
-    """Return the processes that were started with this variable, as far as the system tells us."""
+def marked_processes(beginning: bytes) -> list[int]:
+    """Return the processes that were started with a variable that begins so, as far as the system tells us. A null byte
+    stands for the end of the variable."""
     if sys.platform == "darwin":
         # -E prints the environment after the command. Of other users' processes and of Apple's own it prints none.
         command = ["/bin/ps", "-axwwE", "-o", "pid=", "-o", "command="]
@@ -180,13 +187,14 @@ def marked_processes(variable: bytes) -> list[int]:
             printed = subprocess.run(command, capture_output=True, timeout=10, check=False, env={}).stdout
         except (OSError, subprocess.TimeoutExpired):
             return []
-        return [int(line.split(maxsplit=1)[0]) for line in printed.splitlines() if variable in line.split()]
+        lines = (line.split() for line in printed.splitlines())
+        return [int(words[0]) for words in lines if any((word + b"\0").startswith(beginning) for word in words[1:])]
     found = []
     for folder in os.listdir("/proc"):
         if folder.isdecimal():
             with suppress(OSError):  # it has just ended, or is another user's
                 # A process that has exited, and is not collected yet, has no environment any more.
-                if variable in Path("/proc", folder, "environ").read_bytes().split(b"\0"):
+                if b"\0" + beginning in b"\0" + Path("/proc", folder, "environ").read_bytes():
                     found.append(int(folder))
     return found
 

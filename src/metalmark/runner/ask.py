@@ -63,13 +63,13 @@ def ask(
     asker: Asker | None = None,
 ) -> T | NoAnswer:
     """Run `python -m module argument FILE`, which writes a `kind` or a NoAnswer into FILE."""
-    asker = asker or Asker()
+    asker, marked = asker or Asker(), mark()
     with scratch_folder() as folder:
         answer, output = folder / "answer.json", folder / "output.txt"
         with output.open("wb") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, argument, str(answer)],
-                env={**os.environ, **environment, **mark()},
+                env={**os.environ, **environment, **marked},
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -86,7 +86,7 @@ def ask(
             finally:
                 # Its exit status is collected last: until then its group can't be anyone else's.
                 asker.end(process.pid)
-                forget_group(process.pid)
+                forget_group(process.pid, marked)
                 if waiter.ident is not None:
                     waiter.join()
                 process.wait()

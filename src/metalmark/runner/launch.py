@@ -87,13 +87,14 @@ class Worker:
         self._progress, progress_child = os.pipe()
         lifeline_child, self._lifeline = os.pipe()
         self._ended, self._ended_writer = os.pipe()
+        self._mark = mark()
         self.variables = {**FRAMEWORKS[plan.framework].environment(plan.settings), "METALMARK_REPEAT": str(repeat)}
         environment = {
             **os.environ,
             **self.variables,
             PROGRESS_FD: str(progress_child),
             LIFELINE_FD: str(lifeline_child),
-            **mark(),
+            **self._mark,
         }
         try:
             with self.output_path.open("wb") as sink:
@@ -167,7 +168,7 @@ class Worker:
             self._waiter.join(wait_s)
         # The worker is not reaped yet, so its group can't be anyone else's.
         signal_group(self.pid, signal.SIGKILL)
-        forget_group(self.pid)
+        forget_group(self.pid, self._mark)
         return self._process.wait()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from metalmark.errors import FormatError, MetalmarkError, UsageError
+from metalmark.machine.orphans import MARK
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Scalar
@@ -359,6 +360,8 @@ def _start(
         environment = {**DEFAULTS, **os.environ}
         # A W&B run of the user's own in this process is none of ours.
         environment.pop("WANDB_SERVICE", None)
+        # Of a loop inside a worker: what is sent goes on when the worker has ended.
+        environment.pop(MARK, None)
         # Offline, a run's artifacts stay where W&B staged them: that is part of the run, so it lies beside it.
         environment.setdefault("WANDB_DATA_DIR", str(store_path().parent / "wandb" / "data"))
         if destination.tracker == "mlflow":
