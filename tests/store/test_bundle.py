@@ -404,7 +404,7 @@ def test_what_no_clock_gives_is_refused_at_the_border(what: str, tmp_path: Path)
         decode_bundle(encode_bundle([record(), run]), source="x")
     path = tmp_path / "edited.json"
     path.write_bytes(encode_export([run]))
-    with pytest.raises(FormatError, match="damaged|more than 64 bits"):
+    with pytest.raises(FormatError, match=r"damaged|more than 64 bits"):
         read_file(str(path))
 
 

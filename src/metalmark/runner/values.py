@@ -182,7 +182,8 @@ def fingerprint(path: Path) -> str:
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if _counts(each, path))
     for file in files:
         size = file.stat().st_size
-        digest.update(f"{file.relative_to(path) if path.is_dir() else ''} {size}\n".encode())
+        # Not by `encode`: a name need not be text.
+        digest.update(os.fsencode(f"{file.relative_to(path) if path.is_dir() else ''} {size}\n"))
         if len(files) > 100:
             continue  # a folder of images: names and sizes
         with file.open("rb") as opened:

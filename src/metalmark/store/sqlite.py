@@ -154,13 +154,13 @@ class Store:
 
     def unname(self, name: str) -> bool:
         with self._writing() as connection:
-            return connection.execute("DELETE FROM names WHERE name = ?", (name,)).rowcount > 0
+            return connection.execute("DELETE FROM names WHERE name = ?", (storable(name),)).rowcount > 0
 
     # Reading rows, which decodes no run
 
     def rows(self, *, limit: int | None = None, sweep: str | None = None) -> list[Row]:
         """Return the newest rows, the newest last."""
-        where, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
+        where, values = ("WHERE sweep = ?", (storable(sweep),)) if sweep else ("", ())
         most = -1 if limit is None else min(limit, MOST_ROWS)
         return self._rows(f"{where} ORDER BY started_at DESC, id DESC LIMIT ?", *values, most)[::-1]
 
@@ -347,8 +347,9 @@ class Store:
         if not readonly:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                what = f"The store's folder {self.path.parent} can't be made: {error.strerror}."
+            except (OSError, RecursionError) as error:  # RecursionError: a thousand folders below each other
+                why = error.strerror if isinstance(error, OSError) else "it is too deep"
+                what = f"The store's folder {self.path.parent} can't be made: {why}."
                 raise StoreError(what, hint=ELSEWHERE) from error
         # WAL writes beside the file, so its folder must be writable too.
         needed = [self.path, self.path.parent] if exists else [self.path.parent]

@@ -85,8 +85,9 @@ def new_folder(folder: Path) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} can't be made: {error.strerror}.", hint="Give another --out DIR.") from error
+    except (OSError, RecursionError) as error:  # RecursionError: a thousand folders below each other
+        why = error.strerror if isinstance(error, OSError) else "it is too deep"
+        raise StoreError(f"{folder} can't be made: {why}.", hint="Give another --out DIR.") from error
     return folder.resolve()
 
 
