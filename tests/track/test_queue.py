@@ -171,9 +171,11 @@ def test_a_destination_that_nothing_names_any_more_keeps_its_queue(capsys: pytes
     (queue.folder / DESTINATIONS).write_bytes(b"{")
     clear_sent()
     assert queues()
-    (run,) = waiting()
+    unknown, run = waiting()
+    assert (unknown.tracker, unknown.state) == ("", "damaged")
+    assert "destinations.json is damaged" in unknown.why
     assert (run.tracker, run.state, run.events) == ("wandb", "damaged", 3)
-    assert "is damaged" in run.why
+    assert f"{OTHER.key}.json is damaged" in run.why
     assert "metalmark runs push run0000001 --to wandb" in run.why
     assert not sync([])
     assert "metalmark track delete run0000001" in capsys.readouterr().err
@@ -194,6 +196,15 @@ def test_damaged_events_are_kept_when_the_rest_is_sent(damaged: bytes | None) ->
     (run,) = waiting()
     assert run.state == "damaged"
     assert ("is gone" if damaged is None else "1 of 4 lines of events.jsonl are damaged") in run.why
+
+
+def test_events_that_were_cut_short_are_kept() -> None:
+    queue = ended(TO, OTHER)
+    Deliverer(queue, TO.key, FakeTracker().service).run(follow=False)
+    (queue.folder / EVENTS).write_bytes(b"")
+    Deliverer(queue, OTHER.key, FakeTracker().service).run(follow=False)
+    clear_sent()
+    assert [run.why for run in waiting()] == ["events.jsonl has 0 lines, of 3 that it had"] * 2
 
 
 def test_one_queue_that_can_not_be_read_hides_no_other() -> None:

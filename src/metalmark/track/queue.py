@@ -180,14 +180,17 @@ class Queue:
                 _event(line)
             except FormatError:
                 damaged += 1
-        return f"{damaged} of {len(lines)} lines of {EVENTS} are damaged" if damaged else ""
+        if damaged:
+            return f"{damaged} of {len(lines)} lines of {EVENTS} are damaged"
+        told = max((delivery.sent for delivery in self.deliveries()), default=0)
+        return f"{EVENTS} has {len(lines)} lines, of {told} that it had" if told > len(lines) else ""
 
     def deliveries(self) -> list[Delivery]:
         """Return how far each destination is; `unreadable` are those of which that can't be said."""
         return [each for each in self._states().values() if isinstance(each, Delivery)]
 
     def unreadable(self) -> dict[str, str]:
-        """Return the keys of destinations that nothing tells any more, each with the reason."""
+        """Return why nothing says how far a destination is, by its key; the key is empty where that is lost too."""
         return {key: each for key, each in self._states().items() if isinstance(each, str)}
 
     def delivery(self, key: str) -> Delivery:
@@ -199,17 +202,25 @@ class Queue:
             if delivery.destination.key != key:
                 raise FormatError(f"{path.name} is damaged: it is of another destination.")
         except (FormatError, FileNotFoundError) as error:
-            known = {destination.key: destination for destination in self._destinations()}
+            try:
+                known = {destination.key: destination for destination in self._destinations()}
+            except FormatError:
+                known = {}
             if key not in known:
-                raise
+                raise error from None
             return Delivery(destination=known[key], trouble=AGAIN if isinstance(error, FormatError) else "")
         refuse_newer(delivery.schema, SCHEMA, path.name)
         return delivery
 
     def _states(self) -> dict[str, Delivery | str]:
-        keys = {path.stem for path in self.folder.glob("*-*.json")}
-        keys |= {destination.key for destination in self._destinations()}
+        """Return how far each destination is, by its key, or why that can't be said."""
         states: dict[str, Delivery | str] = {}
+        keys = {path.stem for path in self.folder.glob("*-*.json")}
+        try:
+            keys |= {destination.key for destination in self._destinations()}
+        except FormatError as error:
+            # There may be one that no other file names.
+            states[""] = error.message
         for key in sorted(keys):
             try:
                 states[key] = self.delivery(key)
@@ -225,8 +236,10 @@ class Queue:
         path = self.folder / DESTINATIONS
         try:
             return read_json(read_whole(path), QueueDestinations, source=path.name).destinations
-        except (FormatError, OSError):
-            return ()  # the file of each destination names it too
+        except FileNotFoundError:
+            return ()  # an older Metalmark wrote the queue
+        except OSError as error:
+            raise FormatError(f"{path.name} can't be read: {error.strerror}.") from error
 
     def keep(self, delivery: Delivery) -> None:
         write_struct(self.folder / f"{delivery.destination.key}.json", delivery)
