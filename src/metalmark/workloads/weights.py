@@ -189,7 +189,8 @@ class _Tensor(NamedTuple):
 
     def array(self) -> np.ndarray:
         storage, offset, size, stride = self
-        if not isinstance(storage, _Storage) or len(size) != len(stride):
+        shaped = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)
+        if not isinstance(storage, _Storage) or not shaped:
             raise ValueError("a tensor is not described as PyTorch does it")
         if not all(type(number) is int for number in (offset, *size, *stride)) or min(size, default=0) < 0:
             raise ValueError("a tensor has a size, stride or offset that is not a whole number")
@@ -212,8 +213,21 @@ class _Tensor(NamedTuple):
         return np.lib.stride_tricks.as_strided(whole[offset:], size, steps)
 
 
+class _Bounded:
+    """A file from which no more is asked than it has: Python makes room for all that is asked for before it reads."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.length = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        self.readline, self.tell, self.seek = file.readline, file.tell, file.seek
+
+    def read(self, count: int) -> bytes:
+        return self._file.read(min(count, self.length - self._file.tell()))
+
+
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: IO[bytes], storage: Callable[[str, np.dtype[Any], int], _Storage]) -> None:
+    def __init__(self, file: _Bounded, storage: Callable[[str, np.dtype[Any], int], _Storage]) -> None:
         super().__init__(file)
         self._storage = storage
 
@@ -238,10 +252,10 @@ class _Unpickler(pickle.Unpickler):
         return self._storage(key, DTYPES[dtype], count)
 
 
-def _unpickled(file: IO[bytes], storage: Callable[[str, np.dtype[Any], int], _Storage]) -> Any:
+def _unpickled(file: _Bounded, storage: Callable[[str, np.dtype[Any], int], _Storage]) -> Any:
     """Unpickle what comes next in a file, unless it asks for more memory than its own length."""
     start = file.tell()
-    for opcode, argument, position in pickletools.genops(file):
+    for opcode, argument, position in pickletools.genops(file):  # type: ignore[arg-type]
         # The unpickler makes room for as many remembered objects as the largest number says.
         if "PUT" in opcode.name and isinstance(argument, int) and argument > (position or 0):
             raise ValueError("its pickle counts objects that it does not have")
@@ -267,17 +281,16 @@ def _read_zip(file: IO[bytes]) -> Any:
         def storage(key: str, dtype: np.dtype[Any], count: int) -> _Storage:
             return _Storage(dtype, count, member(f"{root}data/{key}"))
 
-        return _unpickled(io.BytesIO(member(pickled)), storage)
+        return _unpickled(_Bounded(io.BytesIO(member(pickled))), storage)
 
 
-def _read_legacy(file: IO[bytes]) -> Any:
-    length = file.seek(0, os.SEEK_END)
+def _read_legacy(opened: IO[bytes]) -> Any:
+    file = _Bounded(opened)
     storages: dict[str, _Storage] = {}
 
     def storage(key: str, dtype: np.dtype[Any], count: int) -> _Storage:
         return storages.setdefault(key, _Storage(dtype, count))
 
-    file.seek(0)
     if _unpickled(file, storage) != LEGACY_MAGIC:
         raise ValueError("it is neither a zip archive nor of the form before that")
     _version, _system, found = (_unpickled(file, storage) for _ in range(3))
@@ -285,7 +298,7 @@ def _read_legacy(file: IO[bytes]) -> Any:
         count = int(np.frombuffer(file.read(8), "<i8")[0])
         described = storages[key]
         wanted = count * described.dtype.itemsize
-        if count != described.count or wanted > length - file.tell():
+        if count != described.count or wanted > file.length - file.tell():
             raise ValueError(f"the storage {key} is not as long as the file says")
         described.data = file.read(wanted)
     return found
