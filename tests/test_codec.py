@@ -22,6 +22,7 @@ from metalmark.model.codec import (
     decode_versioned,
     encode,
     encode_export,
+    read_json,
 )
 from metalmark.model.measurement import BenchRun
 from metalmark.model.run import SCHEMA, RunKind
@@ -234,3 +235,49 @@ def test_a_trainings_files_of_a_newer_metalmark_and_damaged_ones(file: str, read
         (tmp_path / file).write_bytes(damaged)
         with pytest.raises(FormatError, match="damaged"):
             read(tmp_path)  # type: ignore[operator]
+
+
+class Loose(msgspec.Struct, kw_only=True):
+    count: int = 0
+    share: float = 0.0
+    text: str = ""
+    any: Any = None
+
+
+LONG = b"9" * 400
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"text":"\xff"}', "not text in UTF-8"),
+        (b'{"any":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"other":' + b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"count":' + LONG + b"}", "more than 64 bits"),
+        (b'{"count":-' + LONG + b"}", "more than 64 bits"),
+        (b'{"any":[{"a":' + LONG + b"}]}", "more than 64 bits"),
+        (b'{"count":' + b"9" * 5000 + b"}", "out of range"),
+        (b'{"share":' + LONG + b"}", "out of range"),
+        (b'{"text":"cut', "truncated"),
+        (b"", "truncated"),
+    ],
+    ids=range(10),
+)
+def test_damage_is_one_sentence_that_names_the_file(data: bytes, why: str) -> None:
+    with pytest.raises(FormatError, match=f"theirs.json is damaged: .*{why}") as caught:
+        read_json(data, Loose, source="theirs.json", hint="Do this.")
+    assert caught.value.hint == "Do this."
+    assert len(caught.value.message) < 300
+    with pytest.raises(FormatError, match=f"theirs.json is not a list of songs: .*{why}"):
+        read_json(data, Loose, source="theirs.json", what="a list of songs")
+
+
+def test_long_digits_that_are_no_integer_are_read() -> None:
+    for sound in (
+        Loose(text="9" * 400),
+        Loose(share=0.00001234567890123456789),
+        Loose(count=2**64 - 1),
+        Loose(any=["9" * 50, 1e22]),
+    ):
+        assert read_json(msgspec.json.encode(sound), Loose, source="x") == sound
+    assert read_json(b'{"share":0.' + LONG + b"}", Loose, source="x").share == 1.0

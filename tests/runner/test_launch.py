@@ -110,8 +110,9 @@ def test_rubbish_on_every_output_harms_nothing(fake_plan: Plans) -> None:
 def test_rubbish_as_outcome_is_a_crash(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A worker that writes nonsense where its outcome belongs, and rubbish on the progress pipe."""
     body = (
-        "import os, sys; os.write(int(os.environ['METALMARK_PROGRESS_FD']), b'\\xff{]\\n' * 9); "
-        "open(sys.argv[-1], 'wb').write(b'{\\xff')"
+        "import os, sys; fd = int(os.environ['METALMARK_PROGRESS_FD']); os.write(fd, b'\\xff{]\\n' * 9); "
+        "os.write(fd, b'{\\x22phase\\x22:\\x22\\xff\\x22}\\n' + b'[' * 60000 + b'\\n'); "
+        "open(sys.argv[-1], 'wb').write(b'{\\x22outcome\\x22:' + b'[' * 99999)"
     )
     impostor = tmp_path / "python"
     impostor.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{body}" "$@"\n')

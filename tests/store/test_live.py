@@ -162,3 +162,13 @@ def test_a_bench_can_be_looked_on_and_leaves_nothing_but_when_killed(store_file:
     )
     assert done.returncode == 0
     assert not live_folder(store_file).exists(), "it tidied up after the one that was killed, and after itself"
+
+
+def test_a_live_file_that_is_a_pipe_or_damaged_is_not_waited_for(store_file: Path) -> None:
+    folder = live_folder(store_file)
+    folder.mkdir()
+    os.mkfifo(folder / "pipe000000.json")
+    (folder / "bytes00000.json").write_bytes(b'{"what":"\xff"}')
+    (folder / "nested0000.json").write_bytes(b'{"what":' + b"[" * 100_000)
+    assert read_all(store_file) == []
+    assert read_one(store_file, "pipe000000") is None

@@ -7,10 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metalmark.errors import UsageError
+from metalmark.errors import FormatError, MetalmarkError, UsageError
+from metalmark.machine.durable import write_struct
 from metalmark.model.plan import Device, DeviceKind, Plan
 from metalmark.model.run import Failed, FailureKind
 from metalmark.model.training import NOT_BEGUN, Ending, Goal, TrainingRun
+from metalmark.store.selection import load, select
+from metalmark.store.sqlite import Store
 from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,
@@ -202,3 +205,18 @@ def test_one_training_by_itself(tmp_path: Path) -> None:
     discard(folder)
     assert [path.name for path in folder.iterdir()] == ["of the user.txt"]
     assert not (folder / LINEUP).exists()
+
+
+def test_a_damaged_member_costs_that_member_alone(tmp_path: Path) -> None:
+    whole = training_run(sweep="sweep00001")
+    for name in ("whole", "damaged"):
+        (tmp_path / name).mkdir()
+        write_record(tmp_path / name, whole)
+    (tmp_path / "damaged" / RECORD).write_bytes(b'{"schema":2,"id":"\xff"}')
+    write_struct(tmp_path / LINEUP, lineup.Lineup(id="sweep00001", created_at="2026", members=("whole", "damaged")))
+    errors: list[MetalmarkError] = []
+    with Store(tmp_path / "store.sqlite3") as store:
+        assert load([select(str(tmp_path), store)], store, on_error=errors.append) == [whole]
+        with pytest.raises(FormatError, match="damaged"):
+            select(str(tmp_path / "damaged"), store)
+    assert "not text in UTF-8" in errors[0].message

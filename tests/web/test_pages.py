@@ -12,6 +12,8 @@ from starlette.testclient import TestClient
 from metalmark.report.compare_page import comparison_table
 from metalmark.store.sqlite import Store
 from metalmark.web import run_page
+from metalmark.web.app import make_app
+from metalmark.web.guard import Rules
 from tests.compare.test_kinds import several, training
 from tests.samples import completed, record
 from tests.web.conftest import HOSTILE, Ask
@@ -247,3 +249,22 @@ def test_static_files_are_those_few(ask: Ask) -> None:
         assert ask(f"/static/{name}").headers["content-type"].startswith(kind)
     for name in ("serve.css", "app.py", "..%2fapp.py", "page.py", ""):
         assert ask(f"/static/{name}").status_code == 404
+
+
+def test_a_damaged_run_is_named_and_costs_no_page_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    with Store(path) as store:
+        store.add_all([record(id=f"bench{number:05}", repeat=number) for number in range(3)])
+        store._connection.execute("UPDATE runs SET body = ? WHERE id = 'bench00001'", (b'{"plan":' + b"[" * 99_999,))
+        store._connection.execute("INSERT INTO sweeps VALUES ('sweep00001', '2026-11-15T08:00:00Z', x'ff')")
+    client = TestClient(make_app(path, Rules(hosts=frozenset({"testserver"}))), raise_server_exceptions=False)
+    assert "bench00001" in client.get("/").text
+    for page in ("/sweep/sweep00001", "/run/bench00000", "/compare?run=bench00000&run=bench00002"):
+        answer = client.get(page)
+        assert "Run bench00001 of" in answer.text, page
+        assert "nested too deeply" in answer.text
+        assert answer.status_code == 200 or "compare" in page
+    assert "Sweep sweep00001 of" in client.get("/sweep/sweep00001").text
+    alone = client.get("/run/bench00001")
+    assert alone.status_code == 500
+    assert "metalmark runs delete bench00001" in alone.text
