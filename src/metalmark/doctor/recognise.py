@@ -32,6 +32,8 @@ TAIL_CHARS = 256 * 1024
 """The middle of a longer text is left out: an error is where it began or where it ended."""
 LINE_CHARS = 2000
 EVIDENCE_CHARS = 240
+REMARK_LINES = 6
+"""Who asks about fewer lines asks about the remark in them; in more, it is one of the lines that healthy runs print."""
 
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b.*", re.MULTILINE)
 _STDIN = "-"
@@ -91,6 +93,8 @@ def recognise(text: str, known: Sequence[KnownError] | None = None) -> list[Matc
             foreign = bool(error.frameworks and searched.frameworks and not error.frameworks & searched.frameworks)
             found.append(((error.weight, foreign, match.start()), error, match))
     found.sort(key=lambda one: one[0])
+    if searched.text.count("\n") >= REMARK_LINES and all(error.weight is Weight.REMARK for _, error, _ in found):
+        return []
     errors = [error for _, error, _ in found]
     return [_match(error, searched, match) for _, error, match in found if not _outranked(error, errors)]
 
