@@ -270,18 +270,19 @@ def _read_zip(file: IO[bytes]) -> Any:
         root = pickled.removesuffix("data.pkl")
         read: dict[str, bytes] = {}
 
-        def member(name: str) -> bytes:
+        def content(name: str) -> bytes:
             if name not in read:
                 # PyTorch compresses nothing, so the members together can't be larger than the file.
-                if archive.getinfo(name).file_size + sum(map(len, read.values())) > length:
+                member = archive.getinfo(name)
+                if max(member.file_size, member.compress_size) + sum(map(len, read.values())) > length:
                     raise ValueError(f"{name[:100]} is larger than the file")
                 read[name] = archive.read(name)
             return read[name]
 
         def storage(key: str, dtype: np.dtype[Any], count: int) -> _Storage:
-            return _Storage(dtype, count, member(f"{root}data/{key}"))
+            return _Storage(dtype, count, content(f"{root}data/{key}"))
 
-        return _unpickled(_Bounded(io.BytesIO(member(pickled))), storage)
+        return _unpickled(_Bounded(io.BytesIO(content(pickled))), storage)
 
 
 def _read_legacy(opened: IO[bytes]) -> Any:
