@@ -9,10 +9,9 @@ import click
 
 import metalmark
 from metalmark.cli.options import ExplainedGroup
+from metalmark.cli.plain import degrade
 from metalmark.cli.signals import orderly_end
 from metalmark.errors import MetalmarkError, did_you_mean
-from metalmark.report.text.plain import degrade
-from metalmark.scrub import printable
 
 VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
@@ -120,6 +119,8 @@ def _run() -> str | int | None:
     except SystemExit as ended:  # click ends a completion so
         return ended.code
     except MetalmarkError as error:
+        from metalmark.scrub import printable  # here, since only errors need it
+
         click.echo(printable(f"metalmark: {error.message}"), err=True)
         if error.hint:
             click.echo(printable(f"  {error.hint}").replace("\n", "\n  "), err=True)
