@@ -43,7 +43,7 @@ from metalmark.errors import UsageError  # noqa: E402
 from metalmark.model.measurement import BenchRun  # noqa: E402
 from metalmark.model.run import Failed, FailureKind  # noqa: E402
 from metalmark.model.training import TrainingRun  # noqa: E402
-from metalmark.store.live import live_folder  # noqa: E402
+from metalmark.store.live import read_all  # noqa: E402
 from metalmark.store.sqlite import Store  # noqa: E402
 from metalmark.training.folder import read_record  # noqa: E402
 
@@ -114,7 +114,8 @@ class Stage:
         if how in ("TERM", "HUP"):
             command.send_signal(signal.SIGTERM if how == "TERM" else signal.SIGHUP)
             command.wait(LONGEST_S)
-            self.counts["live files left"] += bool(live_folder(self.store).exists())
+            # That of a command that was killed with kill -9 goes when the next one has begun to measure.
+            self.counts["live files left"] += any(status.pid == command.pid for status in read_all(self.store))
         elif how != "worker":
             command.kill()
             command.wait()
