@@ -93,10 +93,11 @@ def recognise(text: str, known: Sequence[KnownError] | None = None) -> list[Matc
             foreign = bool(error.frameworks and searched.frameworks and not error.frameworks & searched.frameworks)
             found.append(((error.weight, foreign, match.start()), error, match))
     found.sort(key=lambda one: one[0])
-    if searched.text.count("\n") >= REMARK_LINES and all(error.weight is Weight.REMARK for _, error, _ in found):
-        return []
     errors = [error for _, error, _ in found]
-    return [_match(error, searched, match) for _, error, match in found if not _outranked(error, errors)]
+    matches = [_match(error, searched, match) for _, error, match in found if not _outranked(error, errors)]
+    if searched.text.count("\n") >= REMARK_LINES and all(match.weight is Weight.REMARK for match in matches):
+        return []
+    return matches
 
 
 def unrecognised(text: str, known: Sequence[KnownError] | None = None) -> Unrecognised:

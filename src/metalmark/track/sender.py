@@ -39,10 +39,10 @@ SILENCE_S = 1800.0
 """A large model on a slow line takes its time; nothing takes longer without a sign."""
 MOST_FAILURES = 2
 """One queue may be refused for what is in it; two in a row mean that the tracker takes none now."""
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 LONGEST_REASON = 300
-SHARE = 0.03
+SHARE = 0.02
 """Share of a core for rows while their run is alive. W&B's library takes half a millisecond and ten switches between
 processes per row, which made a training of 400 steps per second 3% slower on two cores: what exceeds this share waits
 in the queue until the run has ended."""
