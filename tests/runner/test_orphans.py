@@ -180,9 +180,10 @@ with orphans.scratch_folder() as folder:
         helper = orphans._helper._process.pid
     elif sys.argv[1] == "fork" and os.fork() == 0:
         os.setsid()
-        print(os.getpid(), flush=True)
+        os.write(1, f"{os.getpid()}\\n".encode())
         time.sleep(600)
-    print(folder, helper, flush=True)
+    # One write each: with PYTHONUNBUFFERED set, print makes several, and the two processes' words mingle.
+    os.write(1, f"{folder} {helper}\\n".encode())
     time.sleep(600)
 """
 
