@@ -26,8 +26,10 @@ def run(command: Sequence[str], *, folder: Path = ROOT, **environment: str) -> s
 
 
 def heed_ctrl_c() -> None:
-    """For `preexec_fn`: a suite in the background of a shell inherits an ignored SIGINT; a user's terminal does not."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """For `preexec_fn`: a suite in the background of a shell, or under nohup, inherits an ignored SIGINT or SIGHUP; a
+    command in a user's terminal does not."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def metalmark(*arguments: object) -> list[str]:

@@ -172,10 +172,10 @@ from metalmark.backends.torch_devices import Cpu
 from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan
 from metalmark.workloads.catalog import load
 waits = []
-def to_device(tensor, device, layout, *, wait):
+def mover(device, layout, *, wait):
     waits.append(wait)
-    return moved(tensor, device, layout, wait=wait)
-moved, backend._to_device = backend._to_device, to_device
+    return made(device, layout, wait=wait)
+made, backend._mover = backend._mover, mover
 plan = Plan(
     workload="mnist-mlp", params={"batch_size": 2}, mode=Mode.TRAINING, framework="torch",
     device=Device(kind=DeviceKind.MPS), feed=Feed.PIPELINE, loader=Loader(pin=True),

@@ -38,14 +38,7 @@ class TorchSession:
         self._trainable = [p for p in self._model.parameters() if p.requires_grad]
         # Only CUDA orders such copies with the work that reads them; on Metal they gave wrong data (pytorch#139550).
         wait = not (plan.loader is not None and plan.loader.pin and device.type == "cuda")
-
-        on_host = device.type == "cpu"
-
-        def move(array: Any) -> torch.Tensor:
-            tensor = array if isinstance(array, torch.Tensor) else as_tensor(array)
-            if tensor.ndim == 4:
-                return tensor.to(device=device, non_blocking=not wait, memory_format=layout)
-            return tensor if on_host else tensor.to(device=device, non_blocking=not wait)
+        move = _mover(device, layout, wait=wait)
 
         def place(arrays: Any) -> tuple[Tensors, torch.Tensor]:
             *inputs, targets = map(move, arrays)
@@ -240,6 +233,19 @@ class TorchBackend:
         text = str(error)
         # Metal's words for a buffer that is larger than the GPU may have: "Invalid buffer size: 24.00 GiB".
         return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
+
+
+def _mover(device: torch.device, layout: torch.memory_format, *, wait: bool) -> Callable[[Any], torch.Tensor]:
+    """Return a function that brings an array to the device."""
+    on_host = device.type == "cpu"
+
+    def move(array: Any) -> torch.Tensor:
+        tensor = array if isinstance(array, torch.Tensor) else as_tensor(array)
+        if tensor.ndim == 4:
+            return tensor.to(device=device, non_blocking=not wait, memory_format=layout)
+        return tensor if on_host else tensor.to(device=device, non_blocking=not wait)
+
+    return move
 
 
 def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
