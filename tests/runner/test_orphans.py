@@ -226,3 +226,29 @@ def test_processes_are_found_by_their_mark_alone() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+LISTED = b"""    1 /sbin/launchd
+  501 /Applications/Some App.app/Contents/MacOS/Some App -x HOME=/Users/someone
+  612 /opt/python3 -m metalmark.runner.worker job.json PATH=/usr/bin METALMARK_COMMAND=abc123.1 LANG=en_GB.UTF-8
+  613 /opt/python3 -c import time HOME=/Users/someone METALMARK_COMMAND=abc123.12
+
+  700 /opt/python3 -m metalmark.runner.worker job.json METALMARK_COMMAND=fff999.1
+"""
+
+
+def test_marks_are_read_from_the_listing_of_macos() -> None:
+    assert orphans.marked_in(LISTED, b"METALMARK_COMMAND=abc123.") == [612, 613]
+    assert orphans.marked_in(LISTED, b"METALMARK_COMMAND=abc123.1\0") == [612]
+    assert orphans.marked_in(LISTED, b"METALMARK_COMMAND=none.") == []
+
+
+def test_the_helper_does_not_look_like_a_child_of_its_command() -> None:
+    """macOS lists a process's arguments and its environment in one line: it would end itself before it had cleared
+    up."""
+    with orphans.scratch_folder():
+        assert orphans._helper._process is not None
+        words = orphans._helper._process.args
+        assert isinstance(words, list)
+        listed = " ".join(["700", *map(str, words)]).encode()
+        assert orphans.marked_in(listed, f"{orphans.MARK}={orphans._helper._command}.".encode()) == []

@@ -9,7 +9,8 @@
 The helper waits for the end of a pipe that only the command holds. A thread in the child could not do that: it can't
 run while the child computes in C, or is stopped. There is one helper per command, and it sleeps.
 
-As a process: `python -S -P orphans.py MARK`, which uses nothing but Python's own modules, to be there at once.
+As a process: `python -S -P orphans.py COMMAND`, with the number that the marks begin with. It uses nothing but Python's
+own modules, to be there at once.
 """
 
 import atexit
@@ -86,7 +87,7 @@ class _Helper:
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         with suppress(OSError):  # a system that can't start it can hardly start a worker, which says so
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-P", __file__, f"{MARK}={self._command}."],
+                [sys.executable, "-S", "-P", __file__, self._command],
                 env=environment,
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -142,8 +143,8 @@ def scratch_folder() -> Iterator[Path]:
         _helper.remove(name)
 
 
-def main(beginning: str) -> None:
-    """Wait for messages. `beginning`: how the variable begins that all children of the command have."""
+def main(command: str) -> None:
+    """Wait for messages. `command`: what the variable begins with that all children of the command have."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     known: set[bytes] = set()
@@ -160,7 +161,7 @@ def main(beginning: str) -> None:
         if name[:1] == _GROUP:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(name[1:]), signal.SIGKILL)
-    _end_marked(beginning.encode())
+    _end_marked(f"{MARK}={command}.".encode())
     for name in known:
         if name[:1] == _FOLDER:
             shutil.rmtree(os.fsdecode(name[1:]), ignore_errors=True)
@@ -187,8 +188,7 @@ def marked_processes(beginning: bytes) -> list[int]:
             printed = subprocess.run(command, capture_output=True, timeout=10, check=False, env={}).stdout
         except (OSError, subprocess.TimeoutExpired):
             return []
-        lines = (line.split() for line in printed.splitlines())
-        return [int(words[0]) for words in lines if any((word + b"\0").startswith(beginning) for word in words[1:])]
+        return marked_in(printed, beginning)
     found = []
     for folder in os.listdir("/proc"):
         if folder.isdecimal():
@@ -197,6 +197,13 @@ def marked_processes(beginning: bytes) -> list[int]:
                 if b"\0" + beginning in b"\0" + Path("/proc", folder, "environ").read_bytes():
                     found.append(int(folder))
     return found
+
+
+def marked_in(printed: bytes, beginning: bytes) -> list[int]:
+    """Return the processes of a listing by macOS's ps: a number, a command and its environment per line, without a sign
+    of where the command ends. So no command line of ours may hold the variable."""
+    lines = (line.split() for line in printed.splitlines())
+    return [int(words[0]) for words in lines if any((word + b"\0").startswith(beginning) for word in words[1:])]
 
 
 if __name__ == "__main__":
