@@ -48,7 +48,8 @@ CLI_ALSO = {
     "results.derived": "train prints the flags of what it trained",
     "scrub": "what others wrote is printed as text",
     "track.queue": "the queue of trackers is track's own; no use case stands between",
-    "track.tracking": "the queue of trackers is track's own; no use case stands between",
+    "track.launch": "the queue of trackers is track's own; no use case stands between",
+    "track.waiting": "the queue of trackers is track's own; no use case stands between",
     "web.app": "serve starts the page, which is a client of the use cases too",
 }
 MOST_CLI_LINES = 2200

@@ -53,7 +53,7 @@ from metalmark.track.queue import (  # noqa: E402
     queues,
 )
 from metalmark.track.sender import Deliverer  # noqa: E402
-from metalmark.track.tracking import waiting  # noqa: E402
+from metalmark.track.waiting import waiting  # noqa: E402
 
 ROUNDS, QUICK_ROUNDS = 400, 40
 RUNS, QUICK_RUNS = 12, 2

@@ -15,7 +15,7 @@ from metalmark.model.codec import AnyRun, decode_export, encode_export
 from metalmark.model.run import FailureKind
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.store.sqlite import Store
-from metalmark.track import destination, tracking
+from metalmark.track import destination, launch
 from metalmark.track.queue import Begin, End, queues
 from metalmark.training.folder import RECORD, Request, write_record, write_request
 from metalmark.training.lineup import LINEUP, Lineup
@@ -234,7 +234,7 @@ def test_the_folder_of_several_goes_with_the_last_of_them(verb: Verb, store_file
 def test_each_kind_is_pushed(verb: Verb, store_file: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Nothing is sent here: what waits in the queue is what would be."""
     monkeypatch.setattr(destination, "find_spec", lambda _: True)
-    monkeypatch.setattr(tracking, "_start", lambda *_, **__: [])
+    monkeypatch.setattr(launch, "start_senders", lambda *_, **__: [])
     run = keep(store_file, MAKERS[kind]())
     verb("runs", "push", "--to", "mlflow=http://127.0.0.1:1", "last", "-q")
     (queue,) = queues()

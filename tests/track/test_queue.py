@@ -30,7 +30,7 @@ from metalmark.track.queue import (
 )
 from metalmark.track.sender import Deliverer
 from metalmark.track.sender import main as sender_main
-from metalmark.track.tracking import sync, waiting
+from metalmark.track.waiting import sync, waiting
 from tests.track.fake import FakeTracker
 
 TO = Destination(tracker="mlflow", place="http://127.0.0.1:1")

@@ -17,12 +17,14 @@ from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun, WatchEnding
 from metalmark.runner.events import Ended, Started, TrainingProgress
 from metalmark.store.sqlite import Store
-from metalmark.track import destination, tracking
+from metalmark.track import destination, launch, tracking
+from metalmark.track import waiting as track_waiting
 from metalmark.track.destination import Destination, TrackTargets
 from metalmark.track.queue import AttachedModel, Begin, End, EndStatus, Known, MetricAxis, MetricRow, Queue, queues
 from metalmark.track.sender import Deliverer
 from metalmark.track.story import milliseconds
-from metalmark.track.tracking import Tracking, matching_queues, waiting
+from metalmark.track.tracking import Tracking
+from metalmark.track.waiting import matching_queues, waiting
 from metalmark.training.folder import Request, write_request
 from tests import samples
 from tests.conftest import ROOT, Cli
@@ -48,7 +50,8 @@ class SenderStarts:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SenderStarts:
     monkeypatch.setenv("METALMARK_STORE", str(tmp_path / "store.sqlite3"))
     found = SenderStarts()
-    monkeypatch.setattr(tracking, "_start", found)
+    for module in (launch, tracking, track_waiting):
+        monkeypatch.setattr(module, "start_senders", found)
     return found
 
 

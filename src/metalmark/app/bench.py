@@ -27,7 +27,8 @@ from metalmark.runner.probing import choose_devices
 from metalmark.runner.sweeping import run_sweep, was_interrupted
 from metalmark.runner.values import localise, localise_params, split_list
 from metalmark.store.sqlite import Store, store_path
-from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
+from metalmark.track.launch import Say, say_nothing, say_on_stderr
+from metalmark.track.tracking import Tracking
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 

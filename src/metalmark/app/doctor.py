@@ -12,7 +12,7 @@ from metalmark.doctor.collect import WAITING, WHY_SLOW, collect
 from metalmark.doctor.scene import Scene
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.values import expanded
-from metalmark.track.tracking import say_on_stderr
+from metalmark.track.launch import say_on_stderr
 
 
 def doctor(only: str | Iterable[str] = (), *, progress: bool = True) -> Diagnosis:

@@ -15,7 +15,7 @@ from metalmark.report.text import exports
 from metalmark.results.ceilings import ceilings_of
 from metalmark.store.selection import LAST, load, select_all
 from metalmark.store.sqlite import Store, store_path
-from metalmark.track.tracking import Say, say_nothing, say_on_stderr
+from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": "parquet"}

@@ -51,7 +51,7 @@ class Imported(Struct, frozen=True, kw_only=True):
 
 def say_left_out(error: MetalmarkError) -> None:
     """A run that can't be read costs that run alone."""
-    from metalmark.track.tracking import say_on_stderr
+    from metalmark.track.launch import say_on_stderr
 
     say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
 
@@ -207,7 +207,7 @@ def push_runs(
     on_damaged: OnDamaged = say_left_out,
 ) -> bool:
     """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
-    from metalmark.track.tracking import push, say_nothing, say_on_stderr
+    from metalmark.track.launch import push, say_nothing, say_on_stderr
 
     with Store(store_path(store), readonly=True) as opened:
         selections = select_all(queries, opened)

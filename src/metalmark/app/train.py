@@ -23,7 +23,8 @@ from metalmark.runner.events import Ended, Event, Listener, Started
 from metalmark.runner.expand import combine, require
 from metalmark.runner.values import expanded, localise, localise_params, parse_device, split_list
 from metalmark.store.sqlite import Store, store_path
-from metalmark.track.tracking import Say, Tracking, say_nothing, say_on_stderr
+from metalmark.track.launch import Say, say_nothing, say_on_stderr
+from metalmark.track.tracking import Tracking
 from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,

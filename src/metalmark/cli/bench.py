@@ -84,7 +84,7 @@ def finish(runs: "Runs", say: Any, *, strict: bool) -> int:
     assert runs.sweep is not None
     say(f"Stored in {runs.store} as sweep {runs.sweep.id}.")
     if not runs.complete:
-        say(f"Stopped by Ctrl-C; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}")
+        say(f"Stopped; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}")
         return 130
     flagged = [cell for cell in runs.cells if cell.spoiling_flags and not cell.failure] if strict else []
     for cell in flagged:

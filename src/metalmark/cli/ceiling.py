@@ -34,6 +34,6 @@ def command(as_json: bool, quiet: bool, **options: Any) -> int:
         for note in runs.notes:
             click.echo(f"• {note}")
     if not runs.complete:
-        sayer(quiet)("Stopped by Ctrl-C; what ended is stored and is not measured again: metalmark ceiling")
+        sayer(quiet)("Stopped; what ended is stored and is not measured again: metalmark ceiling")
         return 130
     return exit_code(cells)

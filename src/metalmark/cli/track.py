@@ -15,7 +15,7 @@ def command() -> None:
 def list_(as_json: bool) -> None:
     """List what has not been sent, where to, and why not."""
     from metalmark.track.queue import queue_root
-    from metalmark.track.tracking import waiting
+    from metalmark.track.waiting import waiting
 
     runs = waiting()
     if as_json:
@@ -44,7 +44,8 @@ def list_(as_json: bool) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
     """Send what waits (default: of all runs). A run already begun there is continued; nothing is sent twice."""
-    from metalmark.track.tracking import say_nothing, say_on_stderr, sync
+    from metalmark.track.launch import say_nothing, say_on_stderr
+    from metalmark.track.waiting import sync
 
     return 0 if sync(runs, to=to, say=say_nothing if quiet else say_on_stderr) else 1
 
@@ -57,7 +58,7 @@ def delete(runs: tuple[str, ...], yes: bool) -> None:
     import sys
 
     from metalmark.errors import UsageError
-    from metalmark.track.tracking import matching_queues
+    from metalmark.track.waiting import matching_queues
 
     queues = matching_queues(runs)
     if not yes:

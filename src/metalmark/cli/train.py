@@ -92,7 +92,7 @@ def _print(runs: "Runs", trainings: "list[TrainingRun]", *, as_json: bool, quiet
     for flag in flags_of(alone) if alone is not None else ():
         say(f"{flag.name}: {flag.evidence}.")
     if not runs.complete:
-        say("Stopped by Ctrl-C; what ended is kept.")
+        say("Stopped; what ended is kept.")
     elif alone is not None and alone.failure is not None:
         _echo_error(alone.failure.message, alone.failure.hint)
     if alone is None or alone.epochs or alone.failure is None or not runs.complete:

@@ -383,7 +383,8 @@ class TrackerThread:
 def _track_by_name(names: str) -> "Tracking":
     """Return the tracking of `names`. What it needs is imported only for a script that tracks."""
     from metalmark.track.destination import parse_track
-    from metalmark.track.tracking import Tracking, say_nothing
+    from metalmark.track.launch import say_nothing
+    from metalmark.track.tracking import Tracking
 
     targets = parse_track(names)
     for note in targets.notes:

@@ -1,0 +1,183 @@
+"""The parent's side of sending: a process per destination (`sender.py`), and what became of what it sent."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from metalmark.machine.orphans import MARK
+from metalmark.model.codec import AnyRun
+from metalmark.scrub import printable
+from metalmark.store.sqlite import store_path
+from metalmark.track import story
+from metalmark.track.destination import Destination, full_uri, parse_track
+from metalmark.track.queue import Delivery, Queue, QueueWriter, clear_sent
+
+FEW = 4
+"""Up to so many runs have a line each; more have one for each destination and each reason."""
+DEFAULTS = {
+    # Nothing is uploaded unasked: what these libraries tell their makers is not what the user tracks.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+    # MLflow's own are minutes, and it is we who try again.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "PYTHONWARNINGS": "ignore",
+}
+
+Say = Callable[[str], None]
+
+
+def say_nothing(_: str) -> None:
+    """For a caller that wants no messages."""
+
+
+def say_on_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def push(
+    runs: Sequence[AnyRun],
+    to: str,
+    *,
+    folders: Mapping[str, Path] | None = None,
+    say: Say = say_nothing,
+    warn: Say = say_on_stderr,
+) -> bool:
+    """Send runs that are over and wait for it; True when the trackers have all of them.
+
+    `to` is as --track takes it. `folders`: run id → the folder of that training, for its model; an imported training
+    has none.
+    """
+    targets = parse_track(to)
+    if not targets.destinations:
+        warn("Nothing is sent: W&B is disabled.")
+        return True
+    written = [write_queue(run, targets.destinations, (folders or {}).get(run.id)) for run in runs]
+    for note in targets.notes:
+        say(note)
+    say(f"Sending {count_runs(written)} to {' and '.join(map(str, targets.destinations))} ...")
+    senders = start_senders(written, targets.destinations, uri=targets.uri)
+    return report_outcomes(wait_for_senders(senders, None), say, warn)
+
+
+class SendOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one queue at one destination."""
+
+    delivery: Delivery
+    goes_on: bool
+    """Its process still sends."""
+
+    @property
+    def text(self) -> str:
+        """One line for the user; empty for a run that never began."""
+        tracker = self.delivery.destination.tracker
+        if self.delivery.done:
+            return f"{tracker}: {self.delivery.where}" if self.delivery.where else ""
+        if self.goes_on:
+            why = f" ({self.delivery.trouble})" if self.delivery.trouble else ""
+            return f"{tracker}: still sending{why}; `metalmark track list` shows how far it is."
+        why = self.delivery.trouble or "its process ended early"
+        return f"{tracker}: not sent ({why}). It waits in the queue; send it later: metalmark track sync"
+
+    @property
+    def brief(self) -> str:
+        """The same for a run's own notes, which name no server."""
+        how = "still being sent" if self.goes_on else "not sent yet: metalmark track sync"
+        return f"{self.delivery.destination.tracker}: {how}"
+
+
+class SenderProcess(NamedTuple):
+    """A process that brings these queues to one destination."""
+
+    queues: Sequence[Queue]
+    key: str
+    process: subprocess.Popen[bytes]
+
+
+def start_senders(
+    queues: Sequence[Queue], destinations: Sequence[Destination], *, uri: str = "", once: bool = False
+) -> list[SenderProcess]:
+    """Start a process per destination. `uri`: MLflow's as given, where it has a password. `once`: do not try again."""
+    senders = []
+    for destination in destinations:
+        environment = {**DEFAULTS, **os.environ}
+        # A W&B run of the user's own in this process is none of ours.
+        environment.pop("WANDB_SERVICE", None)
+        # Of a loop inside a worker: what is sent goes on when the worker has ended.
+        environment.pop(MARK, None)
+        # Offline, a run's artifacts stay where W&B staged them: that is part of the run, so it lies beside it.
+        environment.setdefault("WANDB_DATA_DIR", str(store_path().parent / "wandb" / "data"))
+        if destination.tracker == "mlflow":
+            environment["MLFLOW_TRACKING_URI"] = uri or full_uri(destination.place)
+        folders = [str(queue.folder) for queue in queues]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "metalmark.track.sender", destination.key, *folders, *(["--once"] if once else [])],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C in the terminal, or whatever ends our group, must not cut off what is being sent.
+            start_new_session=True,
+        )
+        senders.append(SenderProcess(queues=queues, key=destination.key, process=process))
+    return senders
+
+
+def wait_for_senders(senders: Sequence[SenderProcess], patience_s: float | None) -> list[SendOutcome]:
+    """Wait until they have ended, or for so long in all."""
+    deadline_s = None if patience_s is None else time.monotonic() + patience_s
+    outcomes = []
+    for sender in senders:
+        goes_on = False
+        try:
+            sender.process.wait(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            goes_on = True
+            # Somebody must hear of its end, or it stays in the system's table as long as we live.
+            threading.Thread(target=sender.process.wait, daemon=True, name=f"end-of-{sender.key}").start()
+        outcomes += [
+            SendOutcome(delivery=delivery, goes_on=goes_on or queue.is_sent(sender.key))
+            for queue in sender.queues
+            for delivery in queue.deliveries()  # none of a queue that another process has cleared away since
+            if delivery.destination.key == sender.key
+        ]
+    clear_sent()
+    return outcomes
+
+
+def write_queue(run: AnyRun, destinations: Sequence[Destination], folder: Path | None = None) -> Queue:
+    with QueueWriter(run.id, destinations) as writer:
+        story.write_run(writer, run, folder)
+    return writer.queue
+
+
+def report_outcomes(outcomes: Sequence[SendOutcome], say: Say, warn: Say) -> bool:
+    """Say what became of them; True when the trackers have everything."""
+    lines: list[tuple[str, bool]] = []
+    if len(outcomes) <= FEW:
+        lines = [(outcome.text, outcome.delivery.done) for outcome in outcomes]
+    else:
+        for tracker in dict.fromkeys(outcome.delivery.destination.tracker for outcome in outcomes):
+            group = [outcome for outcome in outcomes if outcome.delivery.destination.tracker == tracker]
+            done = sum(outcome.delivery.done for outcome in group)
+            if done:
+                place = group[0].delivery.destination.place
+                lines.append((f"{tracker}: {done} of {len(group)} runs sent to {place}.", True))
+            lines += [(outcome.text, False) for outcome in group if not outcome.delivery.done][:1]
+    for text, fine in dict.fromkeys(lines):
+        if text:
+            (say if fine else warn)(printable(text))
+    return all(outcome.delivery.done for outcome in outcomes)
+
+
+def count_runs(queues: Sequence[Queue]) -> str:
+    return "1 run" if len(queues) == 1 else f"{len(queues)} runs"
