@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from metalmark.kit.loading import loader
     from metalmark.kit.running import run
     from metalmark.kit.timing import Stopwatch, measure
-    from metalmark.model.workload import Batch, Param, Recipe, Workload
+    from metalmark.model.workload import Batch, Data, Param, Recipe, Task, Workload
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "Data",
     "Param",
     "Recipe",
     "Stopwatch",
+    "Task",
     "Workload",
     "__version__",
     "bench",
@@ -47,7 +49,7 @@ __all__ = [
 
 _HOMES = {
     **{name: f"metalmark.app.{name}" for name in ("bench", "compare", "doctor", "report", "runs", "train")},
-    **dict.fromkeys(("Batch", "Param", "Recipe", "Workload"), "metalmark.model.workload"),
+    **dict.fromkeys(("Batch", "Data", "Param", "Recipe", "Task", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
     "loader": "metalmark.kit.loading",
     "run": "metalmark.kit.running",

@@ -7,6 +7,7 @@ costs nothing; a user's own file may pass the functions themselves.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -55,12 +56,35 @@ class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
     digest: str = ""
 
 
+class Task(StrEnum):
+    """What a network learns, which decides what is counted beside its loss."""
+
+    CLASSIFICATION = "classification"
+    MULTILABEL = "multilabel"
+    REGRESSION = "regression"
+    LANGUAGE = "language"
+    SEGMENTATION = "segmentation"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Arrays of one step, images as NHWC."""
+    """Arrays of one step, images as NHWC: each an array, or any nest of them (tuple, dict, dataclass).
 
-    inputs: "tuple[np.ndarray, ...]"
-    targets: "np.ndarray"
+    A dict of inputs is given to a PyTorch or MLX model by name, a tuple by position; Keras gets a nest as it is.
+    """
+
+    inputs: Any
+    targets: Any = None
+    """None where the model computes its loss from its inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A user's own samples: arrays, a Dataset or loader of a framework, or any iterable of batches, for each part."""
+
+    train: Any
+    validation: Any = None
+    """None: a fifth of `train` is kept for it, where that can be split."""
 
 
 def _unchanged(batch: Batch) -> Batch:
@@ -72,15 +96,25 @@ def _unchanged(batch: Batch) -> Batch:
 class Recipe:
     """What a builder returns, in its framework's own objects.
 
-    torch: `loss(outputs, targets)`, and `optimizer(parameters)` makes the optimiser; it must pass keyword
-           arguments on (`functools.partial(torch.optim.Adam, lr=1e-3)` does), so that `--fused` can reach it.
-    keras: `loss(targets, outputs)` as Keras losses are, and `optimizer()` makes the optimiser.
-    mlx:   `loss(outputs, targets)` returning a scalar, and `optimizer()` makes the optimiser.
+    torch: `loss(outputs, targets)`; the optimiser as an object, a class, or a function of the parameters. A function
+           must pass keyword arguments on (`functools.partial(torch.optim.Adam, lr=1e-3)` does), so that `--fused` can
+           reach it.
+    keras: `loss(targets, outputs)` as Keras losses are, or its name ("mse"); the optimiser as an object, a class, a
+           function or a name ("adam"). A compiled model needs neither.
+    mlx:   `loss(outputs, targets)` returning a scalar; the optimiser as an object, a class or a function.
     """
 
     model: Any
-    loss: Callable[..., Any]
-    optimizer: Callable[..., Any]
+    loss: Any = None
+    """None: the model returns its loss, alone, as `.loss` or `["loss"]`, or as the one number of a tuple."""
+    optimizer: Any = None
+    """Of a step of the user's own: all optimisers, in a list or dict, so that checkpoints hold their state."""
+    schedule: Callable[[Any], Any] | None = None
+    """PyTorch: schedule(optimizer) makes a learning-rate schedule, which goes on after each step."""
+    step: Callable[..., Any] | None = None
+    """step(inputs, targets) does one whole step and returns its loss, or a dict of losses."""
+    metrics: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)
+    """Of validation: metric(outputs, targets) of one batch, on NumPy arrays; the mean over all samples is kept."""
     prepare: Callable[[Batch], Batch] = _unchanged
     """Turns the workload's arrays into this framework's layout (NCHW, other integer types)."""
 
@@ -110,6 +144,12 @@ class Workload:
     """sample(params, images as uint8 NHWC, labels) makes a batch of real samples."""
     augment: "Callable[[Params, np.ndarray, np.random.Generator], np.ndarray] | None" = None
     """augment(params, images, rng) gives random views of a data set's training images."""
+    data: Callable[[Params], Any] | None = None
+    """data(params) returns the user's own samples: Data, or what its `train` may be."""
+    task: Task | None = None
+    """None: told from the shapes of outputs and targets."""
+    tokens: Callable[[Params], int] | None = None
+    """How many tokens one sample has, where they are what is counted."""
     feed: Feed = Feed.RESIDENT
     """Where its batches come from unless --data-from says otherwise."""
     notes: Callable[[Params], tuple[str, ...]] | None = None
