@@ -19,6 +19,11 @@ from metalmark.runner.values import choose, parse_device, parse_numbers, parse_p
         ("1-4", [1, 2, 3, 4]),
         ("8-64*2", [8, 16, 32, 64]),
         ("8-63*2", [8, 16, 32]),
+        ("8-64x2", [8, 16, 32, 64]),
+        ("8..64x2", [8, 16, 32, 64]),
+        ("8..64*2", [8, 16, 32, 64]),
+        ("1..4", [1, 2, 3, 4]),
+        ("10..50+20", [10, 30, 50]),
         ("10-50+20,7", [10, 30, 50, 7]),
         ("-3", [-3]),
     ],
@@ -33,7 +38,7 @@ def test_fractions_where_they_make_sense() -> None:
         parse_numbers("0.5", what="--x", whole=True)
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "4-1", "1-9*1", "0-9*2", "1-9+0", "nan", "inf", "1-999999", "1e400"])
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "4-1", "1-9*1", "0-9*2", "0-9x2", "1-9x1", "8...64x2", "1-2xx2", "1-9+0", "nan", "inf", "1-999999", "1e400"])
 def test_nonsense_is_named(text: str) -> None:
     with pytest.raises(UsageError, match="--x"):
         parse_numbers(text, what="--x", whole=True)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.errors import NotInstalledError, UsageError
-from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Settings
+from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Proving, Settings
 from metalmark.runner.expand import refuse_too_many
 from metalmark.runner.values import choose, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
-"""One value, several, or the command line's text for them ("16,64", "8-64*2", "off,on")."""
+"""One value, several, or the command line's text for them ("16,64", "8-64x2", "off,on")."""
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -138,6 +138,13 @@ def loaders(*, workers: Choice, prefetch: Choice, pin: Choice, start_method: Cho
         Loader(workers=int(count), prefetch=int(batches), pin=pinned, start_method=method)
         for count, batches, pinned, method in product(counts, ahead, pins, methods)
     ]
+
+
+def parse_proof(value: str) -> Proving:
+    words = members(Proving, value, what="--proof", plural="It takes")
+    if len(words) > 1:
+        raise UsageError(f"--proof takes one word, not {listed(value)!r}.", hint="Write --proof strict.")
+    return words[0]
 
 
 def parse_cooldown(value: str | float | None) -> Cooldown | None:

@@ -1,4 +1,4 @@
-"""Values as a user types them: lists and ranges (`16,64`, `1-4`, `8-64*2`, `10-50+10`), `on,off`, devices and files.
+"""Values as a user types them: lists and ranges (`16,64`, `1-4`, `8-64x2`, `10-50+10`), `on,off`, devices and files.
 
 They are parsed once, here. A run names a file of the user's by its last part and a digest; its path is not stored.
 """
@@ -14,7 +14,10 @@ from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.plan import Device, DeviceKind, Scalar
 from metalmark.model.workload import Param, WorkloadInfo
 
-_RANGE = re.compile(r"^(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)(?:([*+])(\d+(?:\.\d+)?))?$")
+_NUMBER = r"(\d+(?:\.\d+)?)"
+# `8-64*2` is a pattern of file names to zsh, which ends the command where no file fits: `x` needs no quotes anywhere.
+_RANGE = re.compile(rf"^{_NUMBER}(?:-|\.\.){_NUMBER}(?:([x*+]){_NUMBER})?$")
+RANGES = "16,64 or 1-4 or 8-64x2 or 10-50+10"
 MOST_VALUES = 1000
 MOST_WHOLE = 2**53
 """Up to here each whole number is one that a float holds exactly, and that any program reads as it was written."""
@@ -116,14 +119,14 @@ def _numbers(word: str, *, what: str) -> list[float]:
             return [float(word)]
         except ValueError:
             raise UsageError(
-                f"{what} takes numbers, not {word!r}.", hint="Lists and ranges: 16,64 or 1-4 or 8-64*2 or 10-50+10."
+                f"{what} takes numbers, not {word!r}.", hint=f"Lists and ranges: {RANGES}."
             ) from None
-    low, high, operator, by = float(match[1]), float(match[2]), match[3] or "+", float(match[4] or 1)
-    if low > high or (operator == "*" and by <= 1) or by <= 0 or low <= 0 < (operator == "*"):
-        raise UsageError(f"{what}: the range {word!r} never ends or is empty.", hint="Write it as 8-64*2 or 10-50+10.")
+    low, high, multiplied, by = float(match[1]), float(match[2]), (match[3] or "+") in "x*", float(match[4] or 1)
+    if low > high or (multiplied and by <= 1) or by <= 0 or low <= 0 < multiplied:
+        raise UsageError(f"{what}: the range {word!r} never ends or is empty.", hint="Write it as 8-64x2 or 10-50+10.")
     values = [low]
     while len(values) <= MOST_VALUES:
-        following = values[-1] * by if operator == "*" else values[-1] + by
+        following = values[-1] * by if multiplied else values[-1] + by
         if following > high * (1 + 1e-9):
             break
         values.append(following)
