@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from metalmark.errors import UsageError
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Flag
 from metalmark.store.sqlite import Store
-from tests.conftest import Cli
+from tests.conftest import Cli, Verb
 from tests.samples import completed, plan, record
 
 QUICK = ("--framework", "fake", "--device", "gpu", "--seconds", "0.2")
@@ -47,11 +48,18 @@ def test_a_flagged_cell_fails_and_is_named(cli: Cli, store_file: Path) -> None:
     assert "swapping" in run.stdout, "the number is shown all the same"
 
 
-def test_a_measured_leak_fails(cli: Cli) -> None:
-    run = cli("bench", "fake", *QUICK, "--leak-mb", "1", "--telemetry", "off", "--strict")
+def test_a_leak_and_a_loss_that_does_not_fall_are_timed_and_fail(cli: Cli) -> None:
+    run = cli("bench", "fake", *QUICK, "--leak-mb", "1", "--fault", "flat", "--telemetry", "off", "--strict")
     assert run.returncode == 1
-    assert "--strict: fake training batch 32 fake gpu: " in run.stderr
+    assert "--strict: fake training batch 32 fake gpu: unproved, " in run.stderr
     assert "leaking" in run.stderr
+    assert "unproved: the loss did not fall on a fixed batch: 2.3 at the first step, 2.3 after " in run.stdout
+    assert "samples/s" in run.stdout
+
+
+def test_strict_about_a_proof_that_is_off(verb: Verb) -> None:
+    with pytest.raises(UsageError, match="--proof off leaves every cell so"):
+        verb("bench", "fake", *QUICK, "--proof", "off", "--strict")
 
 
 def test_a_pause_between_cells_is_shown_and_noted(cli: Cli) -> None:

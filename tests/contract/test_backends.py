@@ -15,7 +15,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving, Settings
 from metalmark.runner.launch import run_cell
 from tests.contract.backend_checks import ALONE, NAMES
 
@@ -68,6 +68,7 @@ def test_threads_are_set_in_a_process_of_their_own(framework: str) -> None:
         device=Device(kind=DeviceKind.CPU),
         settings=Settings(threads=1),
         budget=Budget(steps=10),
+        proof=Proving.STRICT,
     )
     ended = run_cell(plan)
     assert isinstance(ended.outcome, Completed), ended.outcome

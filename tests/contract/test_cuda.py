@@ -13,7 +13,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Scalar, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
@@ -48,6 +48,7 @@ def cell(framework: str, mode: Mode, settings: Settings, params: dict[str, Scala
         device=Device(kind=DeviceKind.CUDA),
         settings=settings,
         budget=Budget(steps=20),
+        proof=Proving.STRICT,
     )
     return run_cell(plan).outcome
 

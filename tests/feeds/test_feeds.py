@@ -17,7 +17,7 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.session import Feeder
 from metalmark.feeds.source import Source, thread_loader
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan
+from metalmark.model.plan import Budget, Device, DeviceKind, Feed, Loader, Mode, Plan, Proving
 from metalmark.model.run import Failed, FailureKind
 from metalmark.model.workload import Recipe
 from metalmark.runner.launch import run_cell
@@ -34,6 +34,7 @@ def make_plan(framework: str = "torch", **loader: object) -> Plan:
         framework=framework,
         device=Device(kind=DeviceKind.CPU),
         budget=Budget(steps=20),
+        proof=Proving.STRICT,
         feed=Feed.PIPELINE,
         loader=Loader(**loader),  # type: ignore[arg-type]
     )

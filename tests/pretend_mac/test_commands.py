@@ -35,6 +35,7 @@ def records(run: subprocess.CompletedProcess[str]) -> list[BenchRun]:
 
 def completed(record: BenchRun) -> Completed:
     assert isinstance(record.outcome, Completed), record.outcome
+    assert not record.outcome.proof.doubts
     return record.outcome
 
 

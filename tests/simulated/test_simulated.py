@@ -14,7 +14,7 @@ import pytest
 from metalmark.backends.base import Probe
 from metalmark.model.codec import decode_export
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
@@ -71,6 +71,7 @@ def test_the_limit_decides_not_the_batch() -> None:
         framework="torch",
         device=Device(kind=DeviceKind.GPU),
         budget=Budget(steps=10, seconds=0.5),
+        proof=Proving.STRICT,
     )
     outcome = run_cell(plan).outcome
     assert isinstance(outcome, Completed), outcome
@@ -85,6 +86,7 @@ def test_any_is_it_and_there_is_no_second_one(cli: Cli, simulated: Simulated) ->
     run = cli("bench", *arguments, "--json", "-q", **simulated())
     trained, absent = decode_export(run.stdout.encode(), source="stdout")
     assert isinstance(trained.outcome, Completed), trained.outcome
+    assert not trained.outcome.proof.doubts
     assert trained.outcome.placed_on == "simulated:0"
     assert isinstance(absent.outcome, Failed)
     assert absent.outcome.kind is FailureKind.UNSUPPORTED

@@ -10,7 +10,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.bert import LABELS, MAX_POSITIONS, SHAPES, TYPES, Shape, make_batch
 from metalmark.workloads.catalog import load
@@ -44,6 +44,7 @@ def test_every_framework_trains_the_same_network(framework: str) -> None:
         framework=framework,
         device=Device(kind=DeviceKind.CPU),
         budget=Budget(steps=10),
+        proof=Proving.STRICT,
     )
     outcome = run_cell(plan).outcome
     assert isinstance(outcome, Completed), outcome

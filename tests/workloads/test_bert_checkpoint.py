@@ -14,7 +14,7 @@ import pytest
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import WeightsError
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.workloads import bert
@@ -108,6 +108,7 @@ def make_plan(weights: Path) -> Plan:
         framework="torch",
         device=Device(kind=DeviceKind.CPU),
         budget=Budget(steps=4),
+        proof=Proving.STRICT,
     )
 
 

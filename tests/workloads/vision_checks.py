@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Proving, Settings
 from metalmark.workloads import mobilenet_v2, resnet50, vgg16
 from metalmark.workloads.catalog import load
 
@@ -42,6 +42,7 @@ def plan(workload: str, framework: str, **changed: Any) -> Plan:
         framework=framework,
         device=Device(kind=DeviceKind.CPU),
         settings=Settings(threads=1 if framework == "torch" else None),
+        proof=Proving.STRICT,
     )
 
 

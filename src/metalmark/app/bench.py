@@ -54,6 +54,7 @@ def bench(
     seconds: float = 3.0,
     repeat: int = 1,
     seed: int = 0,
+    proof: str = "flag",
     timeout: float = 3600.0,
     stall: float = 300.0,
     telemetry: str | float | None = 5.0,
@@ -71,9 +72,10 @@ def bench(
 
     `mm.bench("mnist-mlp", framework=["torch", "mlx"], batch_size=[16, 64], repeat=5)`. Every option takes one value,
     several, or the text that the command line takes; parameters of a workload are keyword arguments too. Each cell
-    runs in a fresh process, so a notebook or a script without a `__main__` guard may call this. `resume` goes on with
-    a stored sweep ("last", or its id). Ctrl-C keeps what has ended and is raised again, unless `raise_interrupt` is
-    False; then `Runs.complete` says so.
+    runs in a fresh process, so a notebook or a script without a `__main__` guard may call this. `proof` says what
+    becomes of a cell whose work could not be proved: "strict" (a wrong result), "flag" (shown with the flag
+    `unproved`) or "off" (no steps are spent on a proof). `resume` goes on with a stored sweep ("last", or its id).
+    Ctrl-C keeps what has ended and is raised again, unless `raise_interrupt` is False; then `Runs.complete` says so.
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
@@ -100,6 +102,7 @@ def bench(
         )
         choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
         choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
+        proving = choices.parse_proof(proof)
         hz, pause, fed = choices.parse_telemetry(telemetry), choices.parse_cooldown(cooldown), choices.feeds(data_from)
         # The last, since it starts a process per framework: every bad word has been answered by now.
         devices, notes = _devices(infos, framework, device, say)
@@ -114,6 +117,7 @@ def bench(
             feeds=fed,
             loaders=loading,
             seed=seed,
+            proof=proving,
         )
         plans = expand(axes)
         sweep = Sweep(

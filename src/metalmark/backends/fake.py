@@ -92,13 +92,20 @@ class FakeSession:
         if "nan" in self._faults and self._steps > 5:
             return math.nan
         batch = self.feeder.batch
-        if not self._training:
-            return 1.0 if "wrong" in self._faults else 1.0 + batch
-        return 2.3 + batch if "wrong" in self._faults else 2.3 * math.exp(-0.01 * self._steps) + 0.01 * batch
+        if self._training:
+            flat = self._faults & {"flat", "wrong"}
+            return 2.3 + batch if flat else 2.3 * math.exp(-0.01 * self._steps) + 0.01 * batch
+        if "zero-head" in self._faults:
+            return 0.0
+        return 1.0 + batch + (self._steps if "wrong" in self._faults else 0)
 
     def fingerprint(self) -> tuple[float, ...]:
-        moved = self._training and "frozen" not in self._faults
-        return (float(self._steps if moved else 0),)
+        moved = not self._faults & {"frozen", "wrong"} if self._training else "moving" in self._faults
+        now = float(self._steps if moved else 0)
+        return now, now, 0.0 if "unused" in self._faults else now
+
+    def fingerprint_names(self) -> tuple[str, ...]:
+        return "body.weight", "head.weight", "head.bias"
 
     def memory(self) -> DeviceMemory:
         live = int(self._memory_bytes())

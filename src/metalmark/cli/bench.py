@@ -40,6 +40,8 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Number of processes per cell (interleaved).")  # fmt: skip
 @click.option("--seed", type=shared.SEED, default=0, show_default=True, help="Random seed.")
+@click.option("--proof", default="flag", show_default=True, metavar="strict|flag|off",
+              help="Whether a cell whose work is unproved is a wrong result or flagged; off: no proof.")  # fmt: skip
 @click.option("--timeout", type=shared.SECONDS, default=3600.0, show_default=True, help="Maximum seconds per cell.")
 @click.option("--stall", type=shared.SECONDS, default=300.0, show_default=True,
               help="Maximum seconds without progress before a cell counts as hung.")  # fmt: skip
@@ -62,6 +64,9 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
     """
     from metalmark.app.bench import bench
 
+    if strict and options["proof"] == "off":
+        raise UsageError("--strict fails a cell that is unproved, and --proof off leaves every cell so.",
+                         hint="Leave one of the two out.")  # fmt: skip
     names: list[str] = []
     params: dict[str, Any] = {}
     if options["resume"] is None:

@@ -47,6 +47,8 @@ class Proof(Struct, frozen=True, kw_only=True):
     moved: str
     """How many trainable arrays changed, as "4 of 4"; in inference, that none did."""
     statement: str
+    doubts: tuple[str, ...] = ()
+    """What was seen that leaves the work unproved; empty where it is proved."""
 
 
 class Measurement(Struct, frozen=True, kw_only=True):

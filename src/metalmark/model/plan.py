@@ -87,6 +87,17 @@ class Loader(Struct, frozen=True, kw_only=True):
     """fork, spawn or forkserver; empty leaves it to the system."""
 
 
+class Proving(StrEnum):
+    """What becomes of a cell whose work could not be proved."""
+
+    STRICT = "strict"
+    """It is a wrong result, without a timing."""
+    FLAG = "flag"
+    """Its timing is shown with the flag `unproved`; what is wrong for certain is a wrong result all the same."""
+    OFF = "off"
+    """No untimed steps are spent on a proof, and the cell has the flag for that reason."""
+
+
 class Budget(Struct, frozen=True, kw_only=True):
     """How much to measure, and when to give up."""
 
@@ -116,6 +127,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     feed: Feed = Feed.RESIDENT
     loader: Loader | None = None
     """Of a pipeline; None where batches are resident."""
+    proof: Proving = Proving.FLAG
     workload_digest: str = ""
     """SHA-256 of the user's own file; empty for a built-in, whose version is Metalmark's."""
 

@@ -149,6 +149,7 @@ class Telemetry(Struct, frozen=True, kw_only=True):
 
 
 POWER_CAPPED = "power_capped"
+UNPROVED = "unproved"
 NOTES = frozenset({POWER_CAPPED})
 """Flags that are worth knowing and spoil nothing."""
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, word
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
 from metalmark.model.run import Absent, FailureKind, RunKind
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
@@ -147,6 +147,8 @@ def bench_command(plan: Plan) -> str:
         parts += ["--steps", str(plan.budget.steps)]
     elif plan.budget.seconds != Budget().seconds:
         parts += ["--seconds", f"{plan.budget.seconds:g}"]
+    if plan.proof is not Proving.FLAG:
+        parts += ["--proof", plan.proof.value]
     return f"metalmark bench {shlex.join(parts)}"
 
 

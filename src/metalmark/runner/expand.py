@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from metalmark.errors import UsageError, did_you_mean
-from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Scalar, Settings
+from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Proving, Scalar, Settings
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.values import parse_param
 
@@ -31,6 +31,7 @@ class SweepAxes:
     """Empty: each workload's own default."""
     loaders: Sequence[Loader] = (Loader(),)
     seed: int = 0
+    proof: Proving = Proving.FLAG
     left_out: list[str] = field(default_factory=list)
 
 
@@ -116,5 +117,5 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
                 yield Plan(
                     workload=workload.name, params=params, mode=mode, framework=framework, device=device,
                     settings=settings, budget=axes.budget, data=data, feed=feed, loader=loader, seed=axes.seed,
-                    workload_digest=workload.digest,
+                    proof=axes.proof, workload_digest=workload.digest,
                 )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from metalmark.model.measurement import Completed
-from metalmark.model.run import POWER_CAPPED, Failed, Flag, Machine, Telemetry
+from metalmark.model.run import POWER_CAPPED, UNPROVED, Failed, Flag, Machine, Telemetry
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.drift import (
     LEAST_COUNTED_BYTES,
@@ -44,7 +44,9 @@ def flags_of(
     if isinstance(outcome, Failed):
         return ()
     window = Window.measured(outcome, telemetry, environment)
-    return (*flags_around(window, machine), *_flags_of_blocks(outcome, window))
+    doubts = outcome.proof.doubts
+    unproved = [Flag(name=UNPROVED, evidence="; ".join(doubts))] if doubts else []
+    return (*unproved, *flags_around(window, machine), *_flags_of_blocks(outcome, window))
 
 
 def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:

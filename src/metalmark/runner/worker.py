@@ -83,7 +83,7 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
     with backend.open(plan, workload) as session:
         streams = plan.feed is Feed.PIPELINE
         clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=tell, streams=streams)
-        evidence = Evidence(session, clock, plan.mode)
+        evidence = Evidence(session, clock, plan.mode, plan.proof)
         tell("first step")
         first_step_s = clock.first_step()
         evidence.after_first_step()

@@ -5,8 +5,8 @@ import numpy as np
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 
 FAULTS = (
-    "none, oom, metal-oom, crash, kill, hang, open-hang, raise, rubbish, nan, wrong, frozen, no-sync, fallback; "
-    "joined by +"
+    "none, oom, metal-oom, crash, kill, hang, open-hang, raise, rubbish, fallback; what the proof sees: nan, wrong, "
+    "frozen, moving, no-sync, flat, zero-head, unused; joined by +"
 )
 
 
