@@ -44,6 +44,8 @@ CLI_ALSO = {
     "doctor.recognise": "doctor --for is a function of its text",
     "doctor.collect": "env reads what needs no process",
     "doctor.environment": "env reads what needs no process",
+    "model.plan": "shell completion: devices, dtypes and modes by name",
+    "store.row": "shell completion: the type of what a use case returns",
     "model.codec": "schema prints the schema of the codec",
     "results.derived": "train prints the flags of what it trained",
     "scrub": "what others wrote is printed as text",

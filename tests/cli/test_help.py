@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -27,3 +28,22 @@ def test_each_command_has_its_examples() -> None:
         assert f"metalmark {path.split()[0]}" in TEXTS[path], "an example to type"
         for line in TEXTS[path].splitlines():
             assert line.strip() in shown, f"{path}: {line}"
+
+
+def test_no_example_has_a_word_that_zsh_takes_for_a_pattern_of_files() -> None:
+    """`8-64*2` without quotes ends a command in zsh: no matches found. `*.bundle` is meant as a pattern."""
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    blocks = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)]
+    lines = [line.strip() for text in (*TEXTS.values(), *blocks) for line in text.splitlines()]
+    commands = [line for line in lines if line.startswith(("metalmark ", "pip ", "python "))]
+    assert len(commands) > 60
+    for command in commands:
+        unquoted = re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", command)
+        words = [word for word in unquoted.split() if re.search(r"[*?\[]", word)]
+        assert words in ([], ["*.bundle"]), command
+
+
+def test_the_help_names_no_file_that_a_wheel_lacks() -> None:
+    for text in TEXTS.values():
+        assert not re.search(r"\b(examples|docs|benchmarks|tests)/", text)

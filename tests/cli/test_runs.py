@@ -290,3 +290,21 @@ def test_hostile_names_are_shown_as_text(verb: Verb, tmp_path: Path) -> None:
         assert "\x1b" not in run.stdout
         assert "\x07" not in run.stdout
     assert "<script>" not in verb("runs", "show", "last", "--markdown").stdout.replace("\\<script\\>", "")
+
+
+def test_show_alone_shows_what_the_newest_command_made(verb: Verb, store_file: Path) -> None:
+    keep(store_file, record(completed(0.02), sweep="aaaaaaaaaa", started_at="2026-01-01T00:00:00Z"))
+    newest = keep(store_file, record(completed(0.1), sweep="bbbbbbbbbb", started_at="2026-02-01T00:00:00Z"))
+    shown = verb("runs", "show")
+    assert shown.exit_code == 0
+    assert shown.output == verb("runs", "show", "last").output
+    assert f"run {newest.id}" in shown.output
+    assert "20.0 ms" not in shown.output
+
+
+def test_show_alone_without_any_run_says_what_to_type(verb: Verb, store_file: Path) -> None:
+    with Store(store_file):
+        pass
+    with pytest.raises(UsageError, match="no run yet") as error:
+        verb("runs", "show")
+    assert "metalmark bench" in error.value.hint

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metalmark.cli import complete
 from metalmark.cli import options as shared
 from metalmark.errors import UsageError
 
@@ -20,9 +21,10 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 )
 @click.option("-f", "--framework", default="all", show_default=True, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx; all means those installed.")  # fmt: skip
-@click.option("-d", "--device", default="all", show_default=True,
+@click.option("-d", "--device", default="all", show_default=True, shell_complete=complete.complete_devices,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1; all: those present.")  # fmt: skip
-@click.option("-m", "--mode", default="training", show_default=True, help="training, inference.")
+@click.option("-m", "--mode", default="training", show_default=True, shell_complete=complete.complete_modes,
+              help="training, inference.")  # fmt: skip
 @shared.settings_options
 @click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
 @click.option("--data-from", default=None, metavar="resident|pipeline",
@@ -49,7 +51,8 @@ BROKEN = {"crashed", "timed out", "wrong result"}
               help="Maximum seconds to wait for the machine to cool down between cells.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 when a measured cell has a flag that could spoil it.")
 @click.option("--watch", is_flag=True, help="Show throughput, clocks, power, temperature and memory as they change.")
-@click.option("--resume", default=None, metavar="[=SWEEP]", help="Continue an interrupted sweep (default: the last).")
+@click.option("--resume", default=None, metavar="[=SWEEP]", shell_complete=complete.complete_sweeps,
+              help="Continue an interrupted sweep (default: the last).")  # fmt: skip
 @shared.run_options
 @shared.form_options
 @shared.quiet_option

@@ -4,13 +4,17 @@ from typing import Any
 
 import click
 
+from metalmark.cli.complete import complete_devices, complete_dtypes, complete_frameworks
 from metalmark.cli.options import WIDE, Explained, json_option, print_data, quiet_option, sayer, store_option
 
 
 @click.command("ceiling", cls=Explained, context_settings=WIDE)
-@click.option("-f", "--framework", default="all", show_default=True, help="torch, tensorflow, jax, mlx.")
-@click.option("-d", "--device", default="all", show_default=True, help="Devices, as for bench.")
-@click.option("--dtype", default="float32,tf32,bfloat16,float16", show_default=True, help="Types to multiply in.")
+@click.option("-f", "--framework", default="all", show_default=True, shell_complete=complete_frameworks,
+              help="torch, tensorflow, jax, mlx.")  # fmt: skip
+@click.option("-d", "--device", default="all", show_default=True, shell_complete=complete_devices,
+              help="Devices, as for bench.")  # fmt: skip
+@click.option("--dtype", default="float32,tf32,bfloat16,float16", show_default=True, shell_complete=complete_dtypes,
+              help="Types to multiply in.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
 @click.option("--again", is_flag=True, help="Measure again what was measured before.")
 @json_option

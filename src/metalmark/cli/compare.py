@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from metalmark.cli.complete import complete_runs
 from metalmark.cli.options import Explained, LeftOut, store_option
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command("compare", cls=Explained)
-@click.argument("runs", nargs=-1, metavar="A B [C...]")
+@click.argument("runs", nargs=-1, metavar="A B [C...]", shell_complete=complete_runs)
 @click.option("--by", default=None, metavar="KEY[,KEY]",
               help="What is compared: framework, device, dtype, compile, machine, torch (its version) ... "
               "A single run is split by it.")  # fmt: skip

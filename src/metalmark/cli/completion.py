@@ -8,7 +8,7 @@ from metalmark.cli.options import Explained
 @click.command("completion", cls=Explained)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a script that lets SHELL complete verbs, options, workloads and frameworks."""
+    """Print a script that lets SHELL complete verbs, options, workloads, frameworks, devices, dtypes and runs."""
     from click.shell_completion import get_completion_class
 
     from metalmark.cli import group

@@ -4,14 +4,17 @@ import shutil
 
 import click
 
+from metalmark.cli.complete import complete_checks
 from metalmark.cli.options import Explained, json_option
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "fix": "green"}
 
 
 @click.command("doctor", cls=Explained)
-@click.option("--only", metavar="CHECK", multiple=True, help="Run only these checks (comma-separated, or repeated).")
-@click.option("--explain", metavar="CHECK", help="Explain a check at length, with its sources, and stop.")
+@click.option("--only", metavar="CHECK", multiple=True, shell_complete=complete_checks,
+              help="Run only these checks (comma-separated, or repeated).")  # fmt: skip
+@click.option("--explain", metavar="CHECK", shell_complete=complete_checks,
+              help="Explain a check at length, with its sources, and stop.")  # fmt: skip
 @click.option("--for", "error", metavar="TEXT|FILE|-", help="Say what an error means and what to change, and stop.")
 @click.option("--bundle", metavar="FILE", help="Write what was seen, with every tool's output and no names, and stop.")
 @json_option

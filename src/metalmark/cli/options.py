@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from metalmark.cli.complete import complete_dtypes, complete_frameworks, complete_workloads
 from metalmark.errors import MetalmarkError, UsageError
+
+__all__ = ["complete_frameworks", "complete_workloads"]
 
 if TYPE_CHECKING:
     from metalmark.app.results import Runs
@@ -83,18 +86,6 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     return apply
 
 
-def complete_workloads(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from metalmark.workloads.catalog import shown_names
-
-    return [name for name in shown_names() if name.startswith(incomplete)]
-
-
-def complete_frameworks(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from metalmark.backends.catalog import visible
-
-    return [name for name in (*(f.name for f in visible()), "all") if name.startswith(incomplete)]
-
-
 store_option = click.option(
     "--store",
     metavar="FILE",
@@ -113,7 +104,13 @@ form_options = options(
     click.option("--markdown", "form", flag_value="markdown", help="Print a table to paste."),
 )
 settings_options = options(
-    click.option("--dtype", default="float32", show_default=True, help="float32, tf32, bfloat16, float16."),
+    click.option(
+        "--dtype",
+        default="float32",
+        show_default=True,
+        shell_complete=complete_dtypes,
+        help="float32, tf32, bfloat16, float16.",
+    ),
     click.option(
         "--compile",
         default="off",

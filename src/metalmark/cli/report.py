@@ -5,12 +5,13 @@ from pathlib import Path
 
 import click
 
+from metalmark.cli.complete import complete_runs
 from metalmark.cli.options import Explained, LeftOut, against_option, store_option
 from metalmark.errors import UsageError
 
 
 @click.command("report", cls=Explained)
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @click.option("-o", "--output", metavar="FILE",
               help="File to write, whole or not at all; - is stdout (default: report.html or stdout).")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(["html", "markdown", "csv", "json", "parquet"]), default=None,

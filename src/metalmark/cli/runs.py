@@ -5,6 +5,7 @@ import sys
 import click
 
 from metalmark.cli import options as shared
+from metalmark.cli.complete import LAST, complete_names, complete_runs
 from metalmark.errors import UsageError
 
 
@@ -38,17 +39,17 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
 
 
 @command.command("show")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @shared.form_options
 @shared.against_option
 @shared.store_option
 def show(runs: tuple[str, ...], form: str | None, against: str | None, store: str | None) -> int:
-    """Show RUNS as the tables they made, with how and where they ran."""
+    """Show RUNS (default: what the newest command made) as the tables they made, with how and where they ran."""
     from metalmark.app.runs import describe_runs
     from metalmark.app.runs import runs as find_runs
 
     left_out = shared.LeftOut()
-    chosen = find_runs(*runs, store=store, on_damaged=left_out)
+    chosen = find_runs(*(runs or (LAST,)), store=store, on_damaged=left_out)
     shared.print_runs(chosen, form)
     if form is None:
         click.echo(describe_runs(chosen, on_damaged=left_out))
@@ -58,7 +59,7 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
 
 
 @command.command("name")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("name")
 @shared.store_option
 def name(run: str, name: str, store: str | None) -> None:
@@ -67,7 +68,7 @@ def name(run: str, name: str, store: str | None) -> None:
 
 
 @command.command("tag")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=complete_runs)
 @click.argument("tag")
 @shared.store_option
 def tag(runs: tuple[str, ...], tag: str, store: str | None) -> None:
@@ -82,7 +83,7 @@ def _name(runs: tuple[str, ...], name: str, store: str | None, *, add: bool) -> 
 
 
 @command.command("unname")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @shared.store_option
 def unname(name: str, store: str | None) -> None:
     """Take a NAME or tag away; the runs stay."""
@@ -93,7 +94,7 @@ def unname(name: str, store: str | None) -> None:
 
 
 @command.command("export")  # fmt: skip
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @click.option("-o", "--output", metavar="FILE", help="File to write, whole or not at all; - is stdout (default: -).")
 @click.option("--bundle", metavar="FILE",
               help="Compressed file to write and share: hashed, and searched for personal data.")  # fmt: skip
@@ -139,7 +140,7 @@ def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None
 
 
 @command.command("push")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--to", required=True, metavar="mlflow[=URI],wandb[=MODE]", help="Tracker, as --track takes it.")
 @shared.quiet_option
 @shared.store_option
@@ -153,7 +154,7 @@ def push(runs: tuple[str, ...], to: str, quiet: bool, store: str | None) -> int:
 
 
 @command.command("delete")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @shared.store_option
 def delete(runs: tuple[str, ...], yes: bool, store: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import click
 
+from metalmark.cli.complete import complete_waiting
 from metalmark.cli.options import ExplainedGroup
 
 
@@ -39,7 +40,7 @@ def list_(as_json: bool) -> None:
 
 
 @command.command("sync")  # fmt: skip
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, shell_complete=complete_waiting)
 @click.option("--to", "to", type=click.Choice(["mlflow", "wandb"]), help="Send only what is for that tracker.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
@@ -51,7 +52,7 @@ def sync(runs: tuple[str, ...], to: str | None, quiet: bool) -> int:
 
 
 @command.command("delete")
-@click.argument("runs", nargs=-1, required=True)
+@click.argument("runs", nargs=-1, required=True, shell_complete=complete_waiting)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(runs: tuple[str, ...], yes: bool) -> None:
     """Forget what waits of RUNS. The runs themselves stay: metalmark runs push can queue them again."""

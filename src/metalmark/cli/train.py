@@ -7,6 +7,7 @@ import click
 
 from metalmark.cli import options as shared
 from metalmark.cli.bench import BROKEN
+from metalmark.cli.complete import complete_devices
 from metalmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ UNSUPPORTED = "unsupported"
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=shared.complete_workloads)
 @click.option("-f", "--framework", default=None, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
-@click.option("-d", "--device", default="any", show_default=True,
+@click.option("-d", "--device", default="any", show_default=True, shell_complete=complete_devices,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
 @click.option("-e", "--epochs", type=shared.COUNT, default=None, help="Maximum number of epochs (default: 5).")
 @click.option("--target-accuracy", type=float, default=None, metavar="SHARE|PERCENT",
