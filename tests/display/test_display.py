@@ -89,6 +89,20 @@ def test_a_failed_cell_is_not_repeated_and_an_interrupted_one_is() -> None:
 
 
 @pytest.mark.usefixtures("standing_clock")
+def test_a_cell_that_ctrl_c_stopped_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    stopped = record(failed(FailureKind.INTERRUPTED, "stopped by Ctrl-C"), cell=1)
+    overview = Overview(SWEEP)
+    lines = terminal.LogLines(overview)
+    play(lines, [*CELL, Started(id=SWEEP.id, plan=plan(framework="jax"), cell=1), Ended(run=stopped)])
+    assert (overview.done, overview.total) == (1, 4), "neither done nor given up: bench --resume measures it"
+    assert overview.runs == [CELL[-1].run]  # type: ignore[union-attr]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("[1/4] ")
+    assert said[1].startswith("[1/4] ")
+    assert "interrupted" in said[1]
+
+
+@pytest.mark.usefixtures("standing_clock")
 def test_a_training_in_words() -> None:
     overview = Overview(REQUEST)
     play(overview, TRAINED[:2])

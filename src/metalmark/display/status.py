@@ -107,8 +107,10 @@ class Overview:
             self.detail = f", {seconds(event.step_s)} per step" if event.step_s else ""
             self._see(event, self._samples_per_step / event.step_s if event.step_s else None)
         elif isinstance(event, Ended) and isinstance(event.run, BenchRun):
-            self._count(event.run)
-            self._remaining.end()
+            # What Ctrl-C stopped is measured again when the sweep goes on: it is shown, and not counted as done.
+            if not was_interrupted(event.run):
+                self._count(event.run)
+                self._remaining.end()
             self.ended.append(printable(f"{event.run.plan.label}: {result_line(event.run)}"))
 
     @property
