@@ -9,11 +9,13 @@ from pathlib import Path
 
 from metalmark.errors import UsageError, did_you_mean
 from metalmark.model.workload import Workload
+from metalmark.workloads.plain import plain_workload
 
 BUILT_IN: dict[str, str] = {
     "mnist-mlp": "metalmark.workloads.perceptron:mnist_mlp",
     "conv256": "metalmark.workloads.conv256:WORKLOAD",
     "bert": "metalmark.workloads.bert:WORKLOAD",
+    "gpt": "metalmark.workloads.gpt:WORKLOAD",
     "resnet50-transfer": "metalmark.workloads.resnet50:WORKLOAD",
     "mobilenet-cifar10": "metalmark.workloads.mobilenet_v2:WORKLOAD",
     "vgg16-flowers": "metalmark.workloads.vgg16:WORKLOAD",
@@ -74,14 +76,18 @@ def load_file(path: Path, name: str) -> Workload:
     sys.path.insert(0, str(path.resolve().parent))
     spec.loader.exec_module(module)
     workload = getattr(module, name, None)
+    if workload is not None and not isinstance(workload, Workload):
+        workload = plain_workload(workload, name, module) or workload
     if isinstance(workload, Workload):
         object.__setattr__(workload, "origin", str(path))
         return workload
     found = [key for key, value in vars(module).items() if isinstance(value, Workload)]
     what = "nothing" if workload is None else f"a {type(workload).__name__}"
     raise UsageError(
-        f"{path.name} holds {what} called {name!r}, not a Workload.",
-        hint=f"It has: {', '.join(found)}." if found else "Define one: see examples/my_net.py.",
+        f"{path.name} holds {what} called {name!r}, neither a Workload nor a model.",
+        hint=f"It has: {', '.join(found)}."
+        if found
+        else "Name a torch.nn.Module, keras.Model or mlx.nn.Module, a function that makes one, or a Workload.",
     )
 
 

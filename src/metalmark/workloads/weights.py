@@ -29,6 +29,8 @@ PUBLISHED = {
     "vgg16": "vgg16-397923af.pth",
 }
 """torchvision's files; the name of each ends in the beginning of its SHA-256."""
+CHECKPOINT = ("model.safetensors", "pytorch_model.bin")
+"""The arrays of a checkpoint in the hub's layout: its folder has one of them, and config.json."""
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """The first pickle of a file from before PyTorch 1.6, which is not a zip archive."""
 MOST_EXPANDED = 1 << 24
@@ -61,6 +63,23 @@ def find(word: str, architecture: str) -> Path | None:
     raise WeightsError(
         f"--weights {path.name or word}: this {what}. Give none, imagenet, or a .safetensors or .pth file."
     )
+
+
+def checkpoint_file(word: str, architecture: str) -> Path:
+    """Return the file with the arrays of a checkpoint that `--weights` names, by its folder or by that file."""
+    with _known_home(word):
+        folder = Path(word).expanduser()
+    if folder.is_dir():
+        for name in CHECKPOINT:
+            if (folder / name).is_file():
+                return folder / name
+        raise WeightsError(
+            f"--weights {folder.name}: this folder has neither {' nor '.join(CHECKPOINT)}. "
+            f"Give a checkpoint's own folder: one of them, and config.json."
+        )
+    path = find(word, architecture)
+    assert path is not None
+    return path
 
 
 def load(path: Path, shapes: Mapping[str, tuple[int, ...]], rename: Callable[[str], str]) -> dict[str, np.ndarray]:

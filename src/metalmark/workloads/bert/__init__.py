@@ -6,7 +6,6 @@ A checkpoint's classifier is left out: the task is another one.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -26,7 +25,6 @@ INITIAL = 0.02
 MAX_POSITIONS = 512
 TYPES = 2
 CONFIG = "config.json"
-FILES = ("model.safetensors", "pytorch_model.bin")
 ACTIVATION = "gelu"
 EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
@@ -100,24 +98,8 @@ def forward_flops(params: Params) -> float:
     return shape.layers * (projections + attention + feed_forward) + head
 
 
-def arrays_file(weights_choice: str) -> Path:
-    """Return the file with the arrays, given itself or its folder."""
-    folder = Path(weights_choice).expanduser()
-    if folder.is_dir():
-        for name in FILES:
-            if (folder / name).is_file():
-                return folder / name
-        raise WeightsError(
-            f"--weights {folder.name}: this folder has neither {' nor '.join(FILES)}. "
-            f"Give a checkpoint's own folder: one of them, and {CONFIG}."
-        )
-    path = weights.find(weights_choice, "bert")
-    assert path is not None
-    return path
-
-
 def shape_of_file(weights_choice: str) -> Shape:
-    path = arrays_file(weights_choice).with_name(CONFIG)
+    path = weights.checkpoint_file(weights_choice, "bert").with_name(CONFIG)
     try:
         config = read_json(path.read_bytes(), Config, source=CONFIG)
     except OSError as error:
@@ -146,7 +128,7 @@ def arrays(params: Params) -> dict[str, np.ndarray] | None:
     """Return every array below the classifier from the checkpoint; None where the weights are to be random."""
     if weights_of(params) == NONE:
         return None
-    return weights.load(arrays_file(weights_of(params)), shapes(shape_of(params)), _rename)
+    return weights.load(weights.checkpoint_file(weights_of(params), "bert"), shapes(shape_of(params)), _rename)
 
 
 def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
