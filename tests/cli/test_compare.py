@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from metalmark.app.compare import compare, find_slower
+from metalmark.errors import UsageError
 from metalmark.model.codec import encode_export
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Settings
 from metalmark.model.run import FailureKind
 from metalmark.model.training import TrainingRun
+from metalmark.stats.difference import Verdict
 from metalmark.store.sqlite import Store
 from tests.compare.sides import repeats
 from tests.compare.test_kinds import several, training
-from tests.conftest import Cli
-from tests.samples import failed, plan, record
+from tests.conftest import Cli, Verb
+from tests.samples import completed, failed, plan, record
 
 OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
 EARLY = "2026-11-15T07:00:00.000000Z"
@@ -92,6 +95,54 @@ def test_a_gate_that_can_judge_nothing_does_not_pass(cli: Cli, store_file: Path)
     assert shown.returncode == 0
     assert "can't tell: one process on a side" in shown.stdout
     assert "--repeat 5" in shown.stdout
+
+
+def test_a_gate_that_can_judge_only_some_does_not_pass(verb: Verb, store_file: Path) -> None:
+    """One cell is as fast as it was; the other has one process, and another time noise that hides the limit."""
+    jax = plan(framework="jax")
+    fill(store_file, repeats(jax, sweep=OLD, cell=1), repeats(jax, sweep=NEW, cell=1, count=1), new_s=0.1)
+    assert verb("compare", OLD, NEW).exit_code == 0
+    with pytest.raises(UsageError, match="can judge 1 of 2 cells only") as error:
+        verb("compare", OLD, NEW, "--fail-if-slower", "5%")
+    assert error.value.exit_code == 2
+    found = compare(OLD, NEW, store=store_file)
+    (line,) = find_slower(found, 0.05).lines
+    assert line.startswith("not judged: mnist-mlp training on jax cpu: can't tell: one process on a side")
+    assert "Measure: metalmark bench mnist-mlp -f jax" in line
+
+
+@pytest.mark.parametrize(("limit", "judged"), [(0.05, False), (0.5, True)])
+def test_what_noise_hides_is_judged_by_what_it_can_be_at_most(store_file: Path, limit: float, judged: bool) -> None:
+    noisy = [
+        record(completed(0.1 * factor), repeat=n, sweep=NEW) for n, factor in enumerate((0.9, 1.0, 1.1, 1.0, 1.03))
+    ]
+    with Store(store_file) as store:
+        store.add_all([*repeats(sweep=OLD), *noisy])
+    found = compare(OLD, NEW, store=store_file)
+    assert found[0].rows[0].verdict is Verdict.CANT_TELL
+    gate = find_slower(found, limit)
+    assert not gate.failed
+    assert (gate.unknown is None) is judged
+    assert [*gate.lines] == [] if judged else "it may take up to" in gate.lines[0]
+
+
+def test_slower_is_said_before_what_can_not_be_judged(verb: Verb, store_file: Path) -> None:
+    jax = plan(framework="jax")
+    fill(store_file, repeats(jax, sweep=OLD, cell=1), repeats(jax, sweep=NEW, cell=1, count=1))
+    run = verb("compare", OLD, NEW, "--fail-if-slower", "5%")
+    assert run.return_value == 1
+    assert "slower: mnist-mlp training on torch cpu" in run.stderr
+    assert "not judged: mnist-mlp training on jax cpu" in run.stderr
+
+
+def test_what_is_not_like_for_like_does_not_pass_a_gate(verb: Verb, store_file: Path) -> None:
+    other = repeats(plan(params={"batch_size": 64}), sweep="cccccccccc")
+    fill(store_file, other, new_s=0.1)
+    assert verb("compare", OLD, NEW, "--fail-if-slower", "5%").return_value == 0
+    with pytest.raises(UsageError, match="can't judge what is not like for like"):
+        verb("compare", OLD, NEW, "cccccccccc", "--fail-if-slower", "5%")
+    with pytest.raises(UsageError, match="can judge none of these cells"):
+        verb("compare", OLD, "cccccccccc", "--anyway", "--fail-if-slower", "5%")
 
 
 def test_inside_of_one_sweep(cli: Cli, store_file: Path) -> None:

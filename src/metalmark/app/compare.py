@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import Struct
+
 from metalmark.app.choices import names_in, parse_accuracy
 from metalmark.app.results import Comparisons, Runs
 from metalmark.app.runs import OnDamaged, StorePath, say_left_out
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
-from metalmark.results.comparison import PUBLISHED, SPLIT, compare_runs, runs_of, sides_of
-from metalmark.stats.difference import BAND, Verdict
+from metalmark.results.comparison import PUBLISHED, SPLIT, CellComparison, compare_runs, runs_of, sides_of
+from metalmark.stats.difference import BAND, Difference, Verdict
 from metalmark.store.sqlite import Store, store_path
 
 
@@ -42,6 +44,16 @@ def compare(
     return Comparisons(comparisons, refused, sides)
 
 
+class Gate(Struct, frozen=True, kw_only=True):
+    """What a limit on the time says of comparisons."""
+
+    lines: tuple[str, ...]
+    """One for each cell that is slower, that no longer runs or that can't be judged."""
+    failed: bool
+    unknown: UsageError | None
+    """Why the others can't be said to pass, where something could not be judged."""
+
+
 def _named(
     runs: Sequence[str | Runs], store: StorePath, on_damaged: OnDamaged, *, files: bool
 ) -> dict[str, Sequence[AnyRun]]:
@@ -62,29 +74,51 @@ def _named(
     return named
 
 
-def find_slower(found: Comparisons, limit: float) -> tuple[list[str], bool]:
-    """Judge comparisons by a limit on the time: a line for each cell that is shown to be slower by that much, that no
-    longer runs or that can't be judged, and whether all that could be judged passed."""
+def find_slower(found: Comparisons, limit: float) -> Gate:
+    """Judge comparisons by a limit on the time: which cells are shown to be slower by that much or no longer run, and
+    of which nothing is known. A cell that failed on both sides, or on the old one alone, is no news."""
     every = [row for comparison in found for row in comparison.rows]
-    judged = [row for row in every if not row.no_speed_up and not (row.a.published or row.b.published)]
-    broken = [row for row in judged if row.b.failure and not row.a.failure]
-    timed = [row for row in judged if row.told]
-    if not broken and not timed:
-        raise UsageError(
-            "--fail-if-slower can judge none of these cells: no pair is like for like with two runs per side.",
-            hint="Measure the same on both sides, with --repeat 5.",
+    lines, failed, unjudged = [], False, 0
+    for row in every:
+        why = _why_unjudged(row, limit)
+        if row.b.failure and not row.a.failure and not row.no_speed_up:
+            lines.append(f"broken: {row.name}: {row.b.failure}")
+            failed = True
+        elif row.a.failure or row.b.failure:
+            continue
+        elif why:
+            lines.append(f"not judged: {row.name}: {why}.{f' Measure: {row.command}' if row.command else ''}")
+            unjudged += 1
+        elif row.verdict is Verdict.SLOWER and row.more_time >= limit:
+            more = f"{row.more_time * 100:.1f}%"
+            lines.append(f"slower: {row.name} takes {more} more time; the limit is {limit * 100:g}%.")
+            failed = True
+    unknown = None
+    if unjudged or found.refused:
+        judged = (
+            f"{len(every) - unjudged} of {len(every)} cells only" if unjudged < len(every) else "none of these cells"
         )
-    slower = [row for row in timed if row.verdict is Verdict.SLOWER and row.more_time >= limit]
-    unclear = [row for row in timed if row.verdict is Verdict.CANT_TELL]
-    lines = [
-        *(
-            f"slower: {row.name} takes {row.more_time * 100:.1f}% more time; the limit is {limit * 100:g}%."
-            for row in slower
-        ),
-        *(f"broken: {row.name}: {row.b.failure}" for row in broken),
-        *(f"not judged: {row.name}: can't tell: {row.reason}." for row in unclear),
-    ]
-    return lines, not slower and not broken
+        what = f"can judge {judged}" if unjudged else "can't judge what is not like for like"
+        unknown = UsageError(
+            f"--fail-if-slower {what}.", hint="Measure the same on both sides, with --repeat 5 or more."
+        )
+    return Gate(lines=tuple(lines), failed=failed, unknown=unknown)
+
+
+def _why_unjudged(row: CellComparison, limit: float) -> str:
+    """Why a cell is neither shown to keep within the limit nor to exceed it; empty where it is."""
+    if row.no_speed_up:
+        return f"not like for like: {row.no_speed_up}"
+    if row.a.published or row.b.published:
+        return "a published figure has no repeats"
+    if row.verdict is not Verdict.CANT_TELL:
+        return ""
+    # What can't be told apart from no difference may still be told apart from the limit.
+    low = row.speed.low if isinstance(row.speed, Difference) else None
+    if low is not None and 1 / low - 1 < limit:
+        return ""
+    most = f"; it may take up to {(1 / low - 1) * 100:.1f}% more time" if low is not None and low < 1 else ""
+    return f"can't tell: {row.reason}{most}"
 
 
 def parse_percentage(text: str, *, option: str) -> float:

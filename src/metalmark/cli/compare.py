@@ -22,7 +22,8 @@ if TYPE_CHECKING:
               help="Compare the time that trainings take to reach this accuracy: 0.86 or 86 "
               "(default: the target that they were trained with).")  # fmt: skip
 @click.option("--fail-if-slower", "limit", default=None, metavar="5%",
-              help="Exit with 1 when a cell takes this much more time, and more than noise explains.")  # fmt: skip
+              help="Exit with 1 when a cell takes this much more time, and more than noise explains; with 2 when "
+              "it can't be told.")  # fmt: skip
 @click.option("--noise-band", "band", default="2%", show_default=True, metavar="2%",
               help="Smallest difference in speed that is called a difference.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="Print every figure and reason, for programs.")
@@ -49,10 +50,12 @@ def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy
     show(found, form)
     if most is None:
         return left_out.exit_code
-    lines, passed = find_slower(found, most)
-    for line in lines:
+    gate = find_slower(found, most)
+    for line in gate.lines:
         click.echo(line, err=True)
-    return left_out.exit_code if passed else 1
+    if gate.unknown is not None and not gate.failed:
+        raise gate.unknown
+    return 1 if gate.failed else left_out.exit_code
 
 
 def show(found: "Sequence[Comparison]", form: str | None) -> None:
