@@ -7,8 +7,11 @@ from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import Plan
 from metalmark.model.run import NOTES, Absent, Failed
 from metalmark.results.derived import OPEN_DEVICES, Memory, memory_used
-from metalmark.stats.summary import Interval, median, step_interval
+from metalmark.stats.difference import typical
+from metalmark.stats.summary import Interval, median, median_interval, step_interval
 from metalmark.stats.window import is_cpu
+
+UNSTEADY = "unsteady"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +35,8 @@ class Cell:
 
     @property
     def step_s(self) -> float:
-        """The median of the median step time of each process."""
-        return median([median(times) for times in self.step_times])
+        """The geometric mean of the processes' median step times: what the interval is around, and what is compared."""
+        return typical(self.step_times)
 
     @property
     def interval(self) -> Interval | None:
@@ -88,7 +91,14 @@ class Cell:
     @property
     def flags(self) -> dict[str, str]:
         """Name → evidence of each flag that any of the processes has."""
-        return {flag.name: flag.evidence for record in self.records for flag in record.flags}
+        flags = {flag.name: flag.evidence for record in self.records for flag in record.flags}
+        intervals = [median_interval(times) for times in self.step_times] if UNSTEADY in flags else []
+        widths = [interval.half_share for interval in intervals if interval is not None]
+        if widths:
+            # In the figure that the table shows of the same blocks, however it was rounded when the run ended.
+            whose = "the median step" if len(intervals) == 1 else "the median step of one process"
+            flags[UNSTEADY] = f"{whose} is known to ±{max(widths) * 100:.1f}% only"
+        return flags
 
     @property
     def spoiling_flags(self) -> list[str]:

@@ -11,6 +11,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Absent, Machine
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import MAY_LACK, shown
+from metalmark.stats.difference import typical
 from metalmark.stats.summary import median, step_interval
 
 FEW = 3
@@ -125,7 +126,7 @@ def _question(cell: Measured, entries: tuple[BoardEntry, ...], failed: tuple[tup
 def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[BoardEntry, ...]:
     entries = []
     for name, cell in found:
-        samples_s, interval = 1 / median([median(times) for times in cell.processes]), step_interval(cell.processes)
+        samples_s, interval = 1 / typical(cell.processes), step_interval(cell.processes)
         # Seconds per sample become samples per second.
         low, high = (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
         entries.append(BoardEntry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=None))

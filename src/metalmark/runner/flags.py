@@ -164,7 +164,7 @@ def _flags_of_blocks(run: Completed, window: Window) -> Iterator[Flag]:
     step_times = [block.elapsed_s / block.steps for block in blocks]
     interval = median_interval(step_times)
     if interval is not None and interval.half_share > WIDE:
-        yield Flag(name="unsteady", evidence=f"the median step is known to ±{interval.half_share * 100:.0f}% only")
+        yield Flag(name="unsteady", evidence=f"the median step is known to ±{interval.half_share * 100:.1f}% only")
     # Getting faster counts as well: then the warm-up was too short.
     found = drift(step_times)
     if found is not None and found.significant:

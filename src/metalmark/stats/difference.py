@@ -22,11 +22,9 @@ SHARE_BAND = 0.002
 """The smallest noise band of a share, such as an accuracy: 0.2 percentage points."""
 SAME = 1.5
 """Two sides are the same when the whole interval lies within this many smallest noise bands."""
-TRIM = 0.2
-"""The share of a process's sorted blocks dropped at each end: removes outliers, costs little where there are none."""
 DISTURBED = 0.05
 SPREADS = 5.0
-"""A process is disturbed when its middle lies further above its own fastest quarter than those of other processes: by
+"""A process is disturbed when its median lies further above its own fastest quarter than those of other processes: by
 this share, and by so many times the spread among them."""
 NORMAL = 1.4826
 """The standard deviation of normal noise over its median distance from the median."""
@@ -93,19 +91,11 @@ class Estimate(NamedTuple):
         return Estimate(self.value, tuple((part * held / count, count) for part, held in self.parts))
 
 
-def middle(times: Sequence[float]) -> float:
-    """The geometric mean of a process's blocks between the fastest and the slowest fifth."""
-    return math.exp(_log_middle(sorted(map(math.log, times))))
-
-
-def _log_middle(ordered: Sequence[float]) -> float:
-    cut = int(len(ordered) * TRIM)
-    return _mean(ordered[cut : len(ordered) - cut]) if cut else median(ordered)
-
-
 def typical(processes: Sequence[Sequence[float]]) -> float:
-    """The geometric mean of the middles of several processes."""
-    return math.exp(_mean([math.log(middle(times)) for times in processes]))
+    """The one figure of a cell, in every table and in `compare`: the geometric mean of the processes' medians."""
+    if len(processes) == 1:
+        return median(processes[0])
+    return math.exp(_mean([math.log(median(times)) for times in processes]))
 
 
 def difference(
@@ -180,26 +170,27 @@ def _judge(
 
 
 def _log_estimate(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Estimate:
-    """Compare the processes' middles, without what something else on the machine added to a part of a process.
+    """Compare the processes' medians, without what something else on the machine added to a part of a process.
 
     Where that is so in half of a side's processes or more, the thing itself is slow at times, and all count whole.
     """
-    sides = [[sorted(map(math.log, times)) for times in side] for side in (a, b)]
-    above = [[_log_middle(logs) - _quarter(logs) for logs in side] for side in sides]
+    sides = [[sorted(times) for times in side] for side in (a, b)]
+    above = [[math.log(median(times) / _quarter(times)) for times in side] for side in sides]
     every = [value for side in above for value in side]
     usual = median(every)
     limit = usual + max(DISTURBED, SPREADS * NORMAL * median([abs(value - usual) for value in every]))
     counts = [sum(value > limit for value in side) for side in above]
     if any(2 * count >= len(side) for count, side in zip(counts, sides, strict=True)):
         limit, counts = math.inf, [0, 0]
-    middles = [
+    near = math.exp(min(SPREADS * usual, WIDEST))
+    medians = [
         [
-            _log_middle([log for log in logs if log <= _quarter(logs) + SPREADS * usual] if value > limit else logs)
-            for logs, value in zip(side, far, strict=True)
+            math.log(median([time for time in times if time <= _quarter(times) * near] if value > limit else times))
+            for times, value in zip(side, far, strict=True)
         ]
         for side, far in zip(sides, above, strict=True)
     ]
-    found = _estimate(*middles)
+    found = _estimate(*medians)
     # A process that had to be mended is no evidence of how processes scatter.
     parts = tuple((part, max(2, held - count)) for (part, held), count in zip(found.parts, counts, strict=True))
     return Estimate(found.value, parts, (counts[0], counts[1]))

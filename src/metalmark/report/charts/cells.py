@@ -38,7 +38,7 @@ def derive_all(cells: Sequence[Cell]) -> DerivedById:
 
 def throughput_figures(cells: Sequence[Cell]) -> list[Drawn]:
     """Return a figure per workload and mode; bars begin at 0, so that lengths compare."""
-    about = "Bars: median. Lines: 95% interval"
+    about = "Bars: median, over processes their geometric mean. Lines: 95% interval"
     return _bar_figures(cells, "Throughput", _rate, RATE, unit="samples per second", about=about, none=NO_RESULT)
 
 
@@ -254,7 +254,7 @@ def _scaling_figure(name: str, groups: dict[str, list[Cell]], param: str) -> Fig
     scales = f" Logarithmic: {' and '.join(which)}." if which else ""
     return Figure(
         title=f"Scaling over {title}: {name}",
-        about=f"Points: median. Lines across: 95% interval.{scales}",
+        about=f"Points: median, over processes their geometric mean. Lines across: 95% interval.{scales}",
         label=f"Line chart: samples per second of {name} over {title}; {fastest.name} reaches the most.",
         svg=lines_svg(lines, x, y, points=True),
         numbers=numbers(("line", title, "samples/s", "95% from", "to", "step"), rows),

@@ -65,6 +65,8 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     intervals = {cell.interval.over for cell in cells if not cell.failure and cell.interval}
     if intervals:
         lines.append(f"±95%: of the median step, over {', '.join(sorted(intervals))}.")
+    if any(len(cell.completed) > 1 for cell in cells if not cell.failure):
+        lines.append("step: the geometric mean of the processes' medians.")
     if any("block" in over for over in intervals):
         lines.append("One or two processes per cell do not show how processes differ: --repeat 3 or more does.")
     for reason, group in grouped((_why(cell.failure), cell) for cell in cells if cell.failure).items():
