@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metalmark.data.dataset import Split, array_digest, order, resize_nearest
+from metalmark.data.dataset import ImageSplit, array_digest, order, resize_nearest
 from tests.data.files import numbers
 
 
-def split(count: int) -> Split:
+def split(count: int) -> ImageSplit:
     """Image i is all i, and so is its label: who goes where can be followed."""
     labels = np.arange(count, dtype=np.int32)
     images = np.broadcast_to(labels[:, None, None, None], (count, 2, 2, 1)).astype(np.uint8)
-    return Split(images=images, labels=labels, classes=tuple(map(str, range(max(1, count)))))
+    return ImageSplit(images=images, labels=labels, classes=tuple(map(str, range(max(1, count)))))
 
 
 @given(count=st.integers(0, 60), seed=st.integers(0, 2**63), shuffle=st.booleans())
@@ -55,7 +55,7 @@ def test_a_split_that_does_not_fit_itself() -> None:
         {"labels": good.labels - 1},
     ):
         with pytest.raises(ValueError, match=r"images|labels"):
-            Split(**{"images": good.images, "labels": good.labels, "classes": good.classes, **change})
+            ImageSplit(**{"images": good.images, "labels": good.labels, "classes": good.classes, **change})
 
 
 def test_the_digest_sees_every_change() -> None:

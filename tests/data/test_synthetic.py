@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metalmark.data.catalog import load
-from metalmark.data.dataset import LazyImages, Split
+from metalmark.data.catalog import Reading, load
+from metalmark.data.dataset import ImageSplit, LazyImages
 from metalmark.data.synthetic import SyntheticImages, shape_of
 
 SHAPES = {
@@ -29,7 +29,7 @@ def test_the_shapes_of_the_real_thing(name: str) -> None:
 
 
 def test_photographs_are_made_when_asked_for() -> None:
-    images = load("flowers-102", "synthetic", 3, pixels=64).train.images
+    images = load("flowers-102", "synthetic", 3, reading=Reading(pixels=64)).train.images
     assert isinstance(images, SyntheticImages)
     assert isinstance(images, LazyImages)
     batch = images[np.array([5, 6551, 5])]
@@ -65,7 +65,7 @@ def test_no_image_is_in_both_splits_or_twice() -> None:
     assert not train & validation
 
 
-def nearest_mean(train: Split, validation: Split) -> float:
+def nearest_mean(train: ImageSplit, validation: ImageSplit) -> float:
     """Share of validation images nearest to the mean of their class in training: learning at its simplest."""
     images = np.asarray(train.images[np.arange(5000)], np.float32).reshape(5000, -1)
     labels = train.labels[:5000]

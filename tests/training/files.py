@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset, Split, array_digest
+from metalmark.data.dataset import Dataset, ImageSplit, array_digest
 from metalmark.data.mnist import FILES, idx_bytes
 
 CLASSES = tuple("0123456789")
@@ -28,9 +28,9 @@ def write_learnable_idx(folder: Path, *, train: int = 200, validation: int = 70)
     return folder
 
 
-def split(count: int, shape: tuple[int, ...], *, seed: int) -> Split:
+def split(count: int, shape: tuple[int, ...], *, seed: int) -> ImageSplit:
     images, labels = learnable(count, shape, seed=seed)
-    return Split(images=images, labels=labels.astype(np.int32), classes=CLASSES)
+    return ImageSplit(images=images, labels=labels.astype(np.int32), classes=CLASSES)
 
 
 def dataset(shape: tuple[int, ...], *, train: int = 22, validation: int = 13) -> Dataset:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset, Labels, Pixels, Split, array_digest
+from metalmark.data.dataset import Dataset, ImageSplit, Labels, Pixels, array_digest
 from metalmark.data.fetch import PUBLISHED
 from metalmark.data.files import damaged, md5_of, md5_of_bytes, read_bounded, read_members
 from metalmark.errors import FormatError
@@ -120,9 +120,9 @@ def _part(rows: Pixels, labels: Labels, name: str) -> LabelledImages:
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), labels
 
 
-def _split(parts: list[LabelledImages]) -> Split:
+def _split(parts: list[LabelledImages]) -> ImageSplit:
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Split(images=images, labels=labels, classes=CLASSES)
+    return ImageSplit(images=images, labels=labels, classes=CLASSES)
 
 
 class PickleNote:

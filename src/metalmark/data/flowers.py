@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metalmark.data.dataset import Dataset, Split
+from metalmark.data.dataset import Dataset, ImageSplit
 from metalmark.data.fetch import PUBLISHED
 from metalmark.data.files import damaged, md5_of, read_bounded, read_members, unreadable
 from metalmark.data.folder import EncodedImages, FilesIn, fingerprint, read_head
@@ -60,7 +60,7 @@ def load_flowers(path: Path, *, pixels: int) -> Dataset:
         raise damaged(path / LABELS, "Flowers-102's labels", f"they go from {labels.min()} to {labels.max()}")
     read, facts = _images(path, len(labels))
     splits = [
-        Split(
+        ImageSplit(
             images=EncodedImages(tuple(image_name(number) for number in ids), read, pixels),
             labels=(labels[ids - 1] - 1).astype(np.int32),
             classes=CLASSES,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset, Pixels, Positions, Split
+from metalmark.data.dataset import Dataset, ImageSplit, Pixels, Positions
 from metalmark.data.files import damaged, unreadable
 from metalmark.errors import FormatError, NotInstalledError
 from metalmark.scrub import printable
@@ -130,7 +130,7 @@ def load_folder(path: Path, *, pixels: int, name: str = "folder") -> Dataset:
     parts, source = _published(path) or _own_split(path)
     labels = {label: number for number, label in enumerate(sorted({picture.label for picture in parts["train"]}))}
     digest = hashlib.sha256()
-    splits: dict[str, Split] = {}
+    splits: dict[str, ImageSplit] = {}
     for part, pictures in parts.items():
         for picture in pictures:
             if picture.label not in labels:
@@ -139,12 +139,13 @@ def load_folder(path: Path, *, pixels: int, name: str = "folder") -> Dataset:
                     hint="Give every class images to train on, or remove it.",
                 )
             digest.update(f"{part}\0{picture.name}\0{picture.size}\0{picture.head}\n".encode())
-        splits[part] = Split(
+        splits[part] = ImageSplit(
             images=EncodedImages(tuple(picture.name for picture in pictures), FilesIn(path), pixels),
             labels=np.array([labels[picture.label] for picture in pictures], np.int32),
             classes=tuple(labels),
         )
-    return Dataset(name=name, source=source, digest=digest.hexdigest(), **splits)
+    train, validation, test = splits["train"], splits["validation"], splits.get("test")
+    return Dataset(name=name, source=source, train=train, validation=validation, test=test, digest=digest.hexdigest())
 
 
 def has_folders(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset, Pixels, Split, array_digest
+from metalmark.data.dataset import Dataset, ImageSplit, Pixels, array_digest
 from metalmark.data.fetch import PUBLISHED
 from metalmark.data.files import damaged, md5_of_bytes, unpacked
 from metalmark.errors import FormatError
@@ -65,7 +65,7 @@ def load_mnist(name: str, folder: Path) -> Dataset:
     return Dataset(name=name, source=f"{name}, {state}", train=train, validation=validation, digest=digest)
 
 
-def _split(name: str, images: Pixels, labels: Pixels, images_path: Path, labels_path: Path) -> Split:
+def _split(name: str, images: Pixels, labels: Pixels, images_path: Path, labels_path: Path) -> ImageSplit:
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
         raise damaged(images_path, f"{name}'s images", f"they are {size}, and {name}'s are {SIDE} x {SIDE}")
@@ -75,7 +75,7 @@ def _split(name: str, images: Pixels, labels: Pixels, images_path: Path, labels_
         raise damaged(labels_path, f"{name}'s labels", f"it has {len(labels):,} labels for {len(images):,} images")
     if labels.max() >= len(CLASSES[name]):
         raise damaged(labels_path, f"{name}'s labels", f"it has the label {labels.max()}, and the last is 9")
-    return Split(images=images[..., np.newaxis], labels=labels.astype(np.int32), classes=CLASSES[name])
+    return ImageSplit(images=images[..., np.newaxis], labels=labels.astype(np.int32), classes=CLASSES[name])
 
 
 def read_idx(path: Path, *, dimensions: int) -> Pixels:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metalmark.data import cifar, flowers, mnist
-from metalmark.data.dataset import Dataset, Images, Pixels, Positions, Split
+from metalmark.data.dataset import Dataset, Images, ImageSplit, Pixels, Positions
 from metalmark.errors import UsageError
 
 SOURCE = "synthetic"
@@ -77,14 +77,14 @@ def load_synthetic(name: str, *, seed: int, pixels: int) -> Dataset:
     return Dataset(name=name, source=SOURCE, train=train, validation=validation, digest=digest)
 
 
-def _split(shape: Shape, count: int, patterns: Pixels, *, seed: int, part: int) -> Split:
+def _split(shape: Shape, count: int, patterns: Pixels, *, seed: int, part: int) -> ImageSplit:
     rng = np.random.default_rng([seed, part])
     labels = rng.permutation(np.arange(count, dtype=np.int32) % len(shape.classes))
     lazy = SyntheticImages(int(rng.integers(2**63)), labels, patterns)
     images: Images = lazy
     if patterns[0].size <= RESIDENT_BYTES:
         images = np.concatenate([lazy[np.arange(at, min(at + CHUNK, count))] for at in range(0, count, CHUNK)])
-    return Split(images=images, labels=labels, classes=shape.classes)
+    return ImageSplit(images=images, labels=labels, classes=shape.classes)
 
 
 def _patterns(seed: int, shape: Shape) -> Pixels:

@@ -6,21 +6,22 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 
-from metalmark.data.catalog import ACCEPTED, PIXELS, REAL, SYNTHETIC, load
-from metalmark.data.dataset import Dataset, Positions
-from metalmark.errors import FormatError, UnsupportedError
-from metalmark.model.plan import Loader, Plan
+from metalmark.data.catalog import ACCEPTED, OWN, PIXELS, REAL, SYNTHETIC, Reading, load, load_path
+from metalmark.data.dataset import Dataset, Positions, Split, Stream
+from metalmark.data.own import read_own, seed_random_numbers
+from metalmark.errors import FormatError, UnsupportedError, UsageError
+from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.model.nest import flatten
+from metalmark.model.plan import Loader, Plan, word
 from metalmark.model.workload import Batch, Params, Recipe, Workload
 from metalmark.workloads import catalog
-
-Arrays = tuple[np.ndarray, ...]
-"""The inputs, then the targets: plain arrays, which every loader can carry between processes."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class Source:
 
     def __getitem__(self, index: int) -> Arrays:
         rng = np.random.default_rng([self.plan.seed, 1 + index])
-        batch = self.recipe.prepare(self.workload.produce(self.plan.params, rng))
-        return (*batch.inputs, batch.targets)
+        return leaves_of(self.recipe.prepare(self.workload.produce(self.plan.params, rng)))[0]
 
     def __reduce__(self) -> tuple[object, ...]:
         """Models do not travel to a worker process; it finds the same workload by its name."""
@@ -84,39 +84,197 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
     """Return the workload fed by the plan's data, and what to call that data in a record."""
     if plan.data == SYNTHETIC:
         return workload, SYNTHETIC
-    if workload.sample is None or not workload.datasets:
-        raise UnsupportedError(
-            f"{workload.name} has no data set: it trains on synthetic data.", hint="Use --data synthetic."
-        )
     dataset = find_dataset(workload, plan)
-    split, sample, augment = dataset.train, workload.sample, workload.augment
-
-    def batch(params: Params, rng: np.random.Generator) -> Batch:
-        size = params["batch_size"]
-        positions: Positions = np.asarray(rng.choice(len(split), size, replace=size > len(split)), np.intp)
-        images = split.images[positions]
-        return sample(params, images if augment is None else augment(params, images, rng), split.labels[positions])
-
-    fed = replace(workload, batch=batch)
-    object.__setattr__(fed, "origin", workload.origin)
+    part = dataset.train
+    if isinstance(part, Stream):
+        fed = _fed_by_stream(workload, part, plan)
+    else:
+        fed = _fed(workload, _chooser(workload, part, batch_size_of(workload, plan)))
     return fed, f"{dataset.source}, {dataset.digest[:12]}"
 
 
-def find_dataset(workload: Workload, plan: Plan) -> Dataset:
-    pixels = int(plan.params.get("pixels", PIXELS))
+@dataclass(frozen=True, kw_only=True)
+class FedWorkload(Workload):
+    """A workload whose batches are real samples."""
+
+    stream: Stream | None = None
+    """Where its batches come one after another: there are no numbers to ask for them by."""
+
+
+def _fed(workload: Workload, batch: "BatchMaker", stream: Stream | None = None) -> FedWorkload:
+    given = {field.name: getattr(workload, field.name) for field in fields(workload) if field.init}
+    fed = FedWorkload(**{**given, "batch": batch}, stream=stream)
+    object.__setattr__(fed, "origin", workload.origin)
+    return fed
+
+
+BatchMaker = Callable[[Params, np.random.Generator], Batch]
+
+
+def _chooser(workload: Workload, split: Split, size: int) -> BatchMaker:
+    def batch(params: Params, rng: np.random.Generator) -> Batch:
+        positions: Positions = np.asarray(rng.choice(len(split), size, replace=size > len(split)), np.intp)
+        return finished(workload, params, split.take(positions), rng)
+
+    return batch
+
+
+def _fed_by_stream(workload: Workload, stream: Stream, plan: Plan) -> FedWorkload:
+    endless = _endless(workload, stream, plan)
+
+    def batch(params: Params, rng: np.random.Generator) -> Batch:
+        return finished(workload, params, next(endless), rng)
+
+    return _fed(workload, batch, stream)
+
+
+def _endless(workload: Workload, stream: Stream, plan: Plan) -> Iterator[Batch]:
+    """Give batches pass after pass. A short last one is left out: a benchmark's steps are all the same work."""
+    form: list[tuple[int, ...]] | None = None
+    for epoch in count(1):
+        before = epoch
+        for batch in stream.batches(epoch):
+            shapes = [np.shape(leaf) for leaf in flatten((batch.inputs, batch.targets))[0]]
+            if form is None:
+                _refuse_other_size(workload, stream, plan, shapes[0][0] if shapes and shapes[0] else 0)
+                form = shapes
+            if shapes == form:
+                before = 0
+                yield batch
+        if before:
+            raise _used_up(stream, epoch)
+
+
+def _refuse_other_size(workload: Workload, stream: Stream, plan: Plan, size: int) -> None:
+    asked = plan.params.get("batch_size", size)
+    if asked != size:
+        raise UsageError(
+            f"{stream.name} gives batches of {size:,} samples, and --batch-size is {asked}: figures would be wrong.",
+            hint=f"Make it with params['batch_size'] in {workload.name}'s `data`, or give --batch-size {size}.",
+        )
+
+
+def _used_up(stream: Stream, epoch: int) -> UsageError:
+    if epoch == 1:
+        return UsageError(f"{stream.name} gave no batches.", hint="Give data with at least one batch.")
+    return UsageError(
+        f"{stream.name} gave no batches when it was gone through again, in epoch {epoch}.",
+        hint="It can be gone through only once: give a function that returns a new one.",
+    )
+
+
+def passes_of(stream: Stream, epoch: int) -> Iterator[Batch]:
+    """Give the batches of one pass, of which there must be some."""
+    number = -1
+    for number, batch in enumerate(stream.batches(epoch)):  # noqa: B007  whether there were any is asked below
+        yield batch
+    if number < 0:
+        raise _used_up(stream, max(1, epoch))
+
+
+def finished(workload: Workload, params: Params, batch: Batch, rng: np.random.Generator | None = None) -> Batch:
+    """Make a workload's batch of samples as they are in the data: augmented where `rng` is given, then as its `sample`
+    makes them."""
+    inputs = batch.inputs
+    if rng is not None and workload.augment is not None:
+        inputs = workload.augment(params, inputs, rng)
+    if workload.sample is None:
+        return Batch(inputs=inputs, targets=batch.targets)
+    return workload.sample(params, inputs, batch.targets)
+
+
+def batch_size_of(workload: Workload, plan: Plan) -> int:
+    """Return the number of samples to put into a batch, where that is ours to choose."""
+    size = plan.params.get("batch_size")
+    if size is None:
+        raise UsageError(
+            f"{workload.name} has no parameter batch_size, and its data comes sample by sample.",
+            hint='Add one: params=(Param("batch_size", 32),); or let `data` return batches (a loader, an iterable).',
+        )
+    return int(size)
+
+
+def refuse_workers(stream: Stream, asked: str) -> None:
+    raise UnsupportedError(
+        f"{asked}: {stream.name} makes its batches itself, with its own workers.",
+        hint="Leave the option out and set num_workers there; or give the Dataset or the arrays instead.",
+    )
+
+
+OpenBatches = AbstractContextManager[Iterator[Arrays]]
+
+
+def open_batches(source: Source, loader: Loader, framework: Callable[[Source, Loader], OpenBatches]) -> OpenBatches:
+    """Open the framework's own loader over the source; of a stream, the stream itself as it was given."""
+    stream = getattr(source.workload, "stream", None)
+    if not isinstance(stream, Stream):
+        return framework(source, loader)
+    changed = [
+        name
+        for name in ("workers", "prefetch", "pin", "start_method")
+        if getattr(loader, name) != getattr(Loader(), name)
+    ]
+    if changed:
+        refuse_workers(stream, f"--{changed[0].replace('_', '-')} {word(getattr(loader, changed[0]))}")
+    return nullcontext(_streaming(source, stream))
+
+
+def _streaming(source: Source, stream: Stream) -> Iterator[Arrays]:
+    for number, batch in enumerate(_endless(source.workload, stream, source.plan)):
+        rng = np.random.default_rng([source.plan.seed, 1 + number])
+        made = finished(source.workload, source.plan.params, batch, rng)
+        yield leaves_of(source.recipe.prepare(made))[0]
+
+
+def synthetic_dataset(workload: Workload, plan: Plan) -> Dataset:
+    """Return made-up samples in the shapes of the workload's first data set."""
+    return load(workload.datasets[0], SYNTHETIC, plan.seed, reading=_reading(workload, plan))
+
+
+def find_dataset(workload: Workload, plan: Plan, *, validated: bool = False) -> Dataset:
+    """Return the data that the plan names. `validated`: its validation part is needed too."""
+    reading = _reading(workload, plan)
+    if workload.data is not None and plan.data in (OWN, REAL, SYNTHETIC):
+        seed_random_numbers()
+        return read_own(workload.data(plan.params), name=workload.name, seed=plan.seed, validated=validated)
+    if plan.data == OWN:
+        raise UnsupportedError(
+            f"{workload.name} brings no data of its own.", hint="A workload of yours may: Workload(data=...)."
+        )
+    if plan.data in (REAL, *ACCEPTED) and not workload.datasets:
+        raise UnsupportedError(
+            f"{workload.name} has no data set: it trains on synthetic data.",
+            hint="Use --data synthetic, or give files of your own: --data PATH.",
+        )
     named = workload.datasets[0] if plan.data == REAL else plan.data
     if named in workload.datasets:
-        return load(named, REAL, plan.seed, pixels=pixels)
+        return load(named, REAL, plan.seed, reading=reading)
     if plan.data in ACCEPTED:
         raise UnsupportedError(
             f"{workload.name} does not take {plan.data}.", hint=f"It takes: {', '.join(workload.datasets)}."
         )
+    if not workload.datasets:
+        if not workload.origin:
+            raise UnsupportedError(
+                f"{workload.name} takes no files: it trains on synthetic data.", hint="Use --data synthetic."
+            )
+        return load_path(Path(plan.data), reading=reading)
     # A path may contain any of them; what the first data set says of it is what most users want to read.
     first: FormatError | None = None
     for name in workload.datasets:
         try:
-            return load(name, plan.data, plan.seed, pixels=pixels)
+            return load(name, plan.data, plan.seed, reading=reading)
         except FormatError as error:
             first = first or error
     assert first is not None
     raise first
+
+
+def _reading(workload: Workload, plan: Plan) -> Reading:
+    params = plan.params
+    return Reading(
+        pixels=int(params.get("pixels", PIXELS)),
+        seq_len=int(params["seq_len"]) if "seq_len" in params else None,
+        target_column=plan.target_column,
+        task=workload.task,
+    )

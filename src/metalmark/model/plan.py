@@ -123,7 +123,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     seed: int = 0
     data: str = "synthetic"
-    """synthetic, real, a data set's name, or a file of the user's as `name@digest`."""
+    """synthetic, own (what the workload brings), real, a data set's name, or a user's file as `name@digest`."""
+    target_column: str = ""
+    """Of a table: the column or columns that are to be told from the others; empty for the last."""
     feed: Feed = Feed.RESIDENT
     loader: Loader | None = None
     """Of a pipeline; None where batches are resident."""

@@ -1,18 +1,32 @@
-"""The batches of one epoch by number: the same whichever thread makes them, and in order whichever is first."""
+"""The batches of one epoch: the same whichever thread makes them, and in order whichever is first.
+
+Samples that can be asked for by position are shuffled here; a stream comes in its own order.
+"""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
-from metalmark.data.catalog import PIXELS, SYNTHETIC, load
-from metalmark.data.dataset import Dataset, Positions, Split, order
+from metalmark.data.catalog import SYNTHETIC
+from metalmark.data.dataset import Dataset, Part, Positions, Split, Stream, order
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.source import Arrays, find_dataset, made_ahead
+from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.feeds.source import (
+    batch_size_of,
+    find_dataset,
+    finished,
+    made_ahead,
+    passes_of,
+    refuse_workers,
+    synthetic_dataset,
+)
+from metalmark.model.nest import map_leaves
 from metalmark.model.plan import Plan
-from metalmark.model.workload import Recipe, Workload
+from metalmark.model.workload import Batch, Params, Recipe, Workload
 
 AHEAD = 2
 """Number of batches made ahead, besides those that are being made."""
@@ -22,14 +36,15 @@ MOST_WORKERS = 4
 
 
 def dataset_of(workload: Workload, plan: Plan) -> Dataset:
-    if workload.sample is None or not workload.datasets:
+    """Return what is trained and validated on."""
+    if not workload.datasets and workload.data is None and plan.data == SYNTHETIC:
         raise UnsupportedError(
             f"{workload.name} has no data set, so there is nothing to validate on.",
-            hint="Use `metalmark bench` for its speed; a workload of your own names `datasets` and `sample`.",
+            hint="Give files: --data PATH; a workload of your own may bring `data`. `metalmark bench` measures it so.",
         )
-    if plan.data == SYNTHETIC:
-        return load(workload.datasets[0], SYNTHETIC, plan.seed, pixels=int(plan.params.get("pixels", PIXELS)))
-    return find_dataset(workload, plan)
+    if plan.data == SYNTHETIC and workload.datasets:
+        return synthetic_dataset(workload, plan)
+    return find_dataset(workload, plan, validated=True)
 
 
 @dataclass(frozen=True)
@@ -51,19 +66,50 @@ class Samples:
 
     @property
     def batch_size(self) -> int:
-        return int(self.plan.params["batch_size"])
+        return batch_size_of(self.workload, self.plan)
 
     def __len__(self) -> int:
         return -(-len(self.positions) // self.batch_size)
 
     def __getitem__(self, number: int) -> Arrays:
         chosen = self.positions[number * self.batch_size : (number + 1) * self.batch_size]
-        images, params = self.split.images[chosen], self.plan.params
-        if self.epoch is not None and self.workload.augment is not None:
-            images = self.workload.augment(params, images, np.random.default_rng([self.plan.seed, self.epoch, number]))
-        assert self.workload.sample is not None
-        batch = self.recipe.prepare(self.workload.sample(params, images, self.split.labels[chosen]))
-        return (*batch.inputs, batch.targets)
+        return _arrays(self.workload, self.recipe, self.plan, self.split.take(chosen), self.epoch, number)
+
+
+def count_of(part: Part, workload: Workload, plan: Plan) -> int | None:
+    """Return the number of batches of one pass; None of a stream that does not know it."""
+    return part.length if isinstance(part, Stream) else -(-len(part) // batch_size_of(workload, plan))
+
+
+def samples_in(part: Part) -> int | None:
+    return part.samples if isinstance(part, Stream) else len(part)
+
+
+def first_batch(workload: Workload, recipe: Recipe, plan: Plan, part: Part) -> Arrays:
+    """Return the first training batch, to see its size and whether it can be made at all."""
+    if not isinstance(part, Stream):
+        return Samples(workload, recipe, plan, part, 1)[0]
+    with open_pass(workload, recipe, plan, part, 1) as batches:
+        return next(batches)
+
+
+def open_pass(
+    workload: Workload,
+    recipe: Recipe,
+    plan: Plan,
+    part: Part,
+    epoch: int | None = None,
+    workers: int = 0,
+    *,
+    first: int = 0,
+) -> AbstractContextManager[Iterator[Arrays]]:
+    """Give the batches of one pass in order, from number `first` on: made ahead by `workers` threads, or by the caller
+    where there are none. A stream makes its own, and those before `first` are made and thrown away."""
+    if isinstance(part, Stream):
+        return nullcontext(_streamed(workload, recipe, plan, part, epoch, first))
+    samples = Samples(workload, recipe, plan, part, epoch)
+    ahead = workers + AHEAD if workers else 0
+    return made_ahead(samples.__getitem__, range(first, len(samples)), workers=max(1, workers), ahead=ahead)
 
 
 def suitable_workers(first: Arrays, cores: int) -> int:
@@ -73,7 +119,44 @@ def suitable_workers(first: Arrays, cores: int) -> int:
     return max(1, min(MOST_WORKERS, cores - 1)) if large else 0
 
 
-def in_order(samples: Samples, workers: int) -> AbstractContextManager[Iterator[Arrays]]:
-    """Give the batches one after another, made ahead by `workers` threads, or by the caller where there are none."""
-    ahead = workers + AHEAD if workers else 0
-    return made_ahead(samples.__getitem__, range(len(samples)), workers=max(1, workers), ahead=ahead)
+def choose_workers(asked: int | None, part: Part, first: Arrays, cores: int) -> int:
+    """Return the number of threads that make batches. Streams have workers of their own, or none."""
+    if not isinstance(part, Stream):
+        return suitable_workers(first, cores) if asked is None else asked
+    if asked is not None:
+        refuse_workers(part, f"--workers {asked}")
+    return 0
+
+
+def light(workload: Workload, dataset: Dataset) -> Workload:
+    """Return the workload with batches of one sample: a session keeps two on the device, which only `bench` needs."""
+    part = dataset.train
+
+    def batch(params: Params, _: object) -> Batch:
+        if isinstance(part, Stream):
+            whole = next(passes_of(part, 1))
+            one = Batch(**{name: map_leaves(_first_row, nest) for name, nest in vars(whole).items()})
+        else:
+            one = part.take(order(1, seed=0))
+        return finished(workload, params, one)
+
+    lighter = replace(workload, batch=batch)
+    object.__setattr__(lighter, "origin", workload.origin)
+    return lighter
+
+
+def _first_row(array: np.ndarray) -> np.ndarray:
+    return array[:1]
+
+
+def _streamed(
+    workload: Workload, recipe: Recipe, plan: Plan, stream: Stream, epoch: int | None, first: int
+) -> Iterator[Arrays]:
+    for number, batch in enumerate(islice(passes_of(stream, epoch or 0), first, None), start=first):
+        yield _arrays(workload, recipe, plan, batch, epoch, number)
+
+
+def _arrays(workload: Workload, recipe: Recipe, plan: Plan, batch: Batch, epoch: int | None, number: int) -> Arrays:
+    """Make a step's arrays of the samples as they are in the data."""
+    rng = None if epoch is None else np.random.default_rng([plan.seed, epoch, number])
+    return leaves_of(recipe.prepare(finished(workload, plan.params, batch, rng)))[0]
