@@ -64,7 +64,7 @@ def test_a_busy_machine_is_a_reason_to_measure_again() -> None:
 
 def test_one_cell_is_a_figure_with_its_interval() -> None:
     text = said(*cell("torch", 0.010))
-    assert text.startswith("mnist-mlp training on torch cpu, batch 32 takes 10.0 ms per step, 3,200 samples per second")
+    assert text.startswith("mnist-mlp training on torch cpu, batch 32 takes 10.0 ms per step, 3,194 samples per second")
     assert "over 5 processes" in text
     few = said(*cell("torch", 0.010, repeats=1))
     assert "1 process can't show how processes differ, so measure again: `metalmark bench" in few
