@@ -9,7 +9,6 @@ from metalmark.app import choices
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
-from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
 from metalmark.errors import StoreError
@@ -25,7 +24,7 @@ from metalmark.runner.events import Listener
 from metalmark.runner.expand import SweepAxes, combine, expand, require
 from metalmark.runner.probing import choose_devices
 from metalmark.runner.sweeping import run_sweep, was_interrupted
-from metalmark.runner.values import localise, localise_params, split_list
+from metalmark.runner.values import localise_params, split_list
 from metalmark.store.sqlite import Store, store_path
 from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
@@ -44,7 +43,8 @@ def bench(
     channels_last: Choice = False,
     fused: Choice = False,
     threads: Choice | None = None,
-    data: Choice = SYNTHETIC,
+    data: Choice | None = None,
+    target_column: str = "",
     data_from: Choice | None = None,
     workers: Choice = 1,
     prefetch: Choice = 2,
@@ -86,7 +86,7 @@ def bench(
         described = [describe(name) for name in dict.fromkeys(choices.names_in(workloads))]
         infos = [info for info, _ in described]
         given, param_paths = localise_params(infos, choices.texts({**(params or {}), **more_params}))
-        sources, data_paths = localise(choices.listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        sources, data_paths = choices.parse_data(data)
         flags = choices.option_flags(bench, "--csv", "--markdown", "--strict", "--against")
         combinations = combine(infos, given, flags)
         modes = choices.members(Mode, mode, what="--mode", plural="Modes")
@@ -113,7 +113,8 @@ def bench(
             devices=devices,
             settings=settings,
             budget=budget,
-            data=split_list(sources, what="--data"),
+            data=sources,
+            target_column=target_column,
             feeds=fed,
             loaders=loading,
             seed=seed,

@@ -9,10 +9,11 @@ from itertools import product
 from typing import Any, TypeVar
 
 from metalmark.backends.catalog import find, installed, visible
+from metalmark.data.catalog import ACCEPTED, OWN, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Proving, Settings
 from metalmark.runner.expand import refuse_too_many
-from metalmark.runner.values import choose, parse_numbers, parse_switch, split_list
+from metalmark.runner.values import choose, localise, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
 """One value, several, or the command line's text for them ("16,64", "8-64x2", "off,on")."""
@@ -111,6 +112,15 @@ def parse_count(value: int, *, what: str, least: int = 1, most: int = MOST_STEPS
         what_not = "one so far from 0" if huge else repr(value)[:40]
         raise UsageError(f"{what} is a whole number from {least} to {most}, not {what_not}.", hint=f"Write {what} 5.")
     return value
+
+
+def parse_data(data: Choice | None) -> tuple[list[str], dict[str, str]]:
+    """Return the words for the data, and the path of each that is a file. Empty when not said: each workload has its
+    own."""
+    if data is None:
+        return [], {}
+    text, paths = localise(listed(data), fixed=[OWN, REAL, SYNTHETIC, *ACCEPTED], what="--data")
+    return split_list(text, what="--data"), paths
 
 
 def feeds(data_from: Choice | None) -> list[Feed]:

@@ -122,10 +122,16 @@ settings_options = options(
     click.option("--threads", default=None, metavar="N", help="Number of CPU threads."),
     click.option(
         "--data",
-        default="synthetic",
-        show_default=True,
-        metavar="synthetic|real|NAME|PATH",
-        help="Samples to use; real downloads the workload's data set and checks its hash.",
+        default=None,
+        metavar="synthetic|own|real|NAME|PATH",
+        help="Samples to use (default: the workload's own, else synthetic); real downloads its data set and checks "
+        "the hash; PATH is a folder of images, CSV, NPZ, Parquet or a text file.",
+    ),
+    click.option(
+        "--target-column",
+        default="",
+        metavar="NAME",
+        help="Column of a table, or array of an NPZ, that is to be told from the others (default: the last).",
     ),
     click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUES", help="Parameter of the workload."),
 )

@@ -85,8 +85,11 @@ def load_parquet(path: Path, *, target: str = "", task: Task | None = None) -> D
 def load_npz(path: Path, *, target: str = "") -> Dataset:
     """Arrays by their usual names; with `target`, that array is the target and all others are inputs."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise unreadable(path, error) from error
     except NPZ_ERRORS as error:
@@ -106,8 +109,6 @@ def load_npz(path: Path, *, target: str = "") -> Dataset:
         train, validation = ArraySplit.of(inputs, arrays[target], name=str(path)), None
     else:
         train, validation = named_arrays(arrays, name=str(path))
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
     digest.update(target.encode())
     return _divided("table", f"NumPy arrays, {len(train):,} samples", train, validation, digest.hexdigest(), str(path))
 

@@ -42,6 +42,8 @@ class Param(Struct, frozen=True):
     maximum: float | None = None
     path: bool = False
     """Besides its choices it takes a file or folder of the user's."""
+    whole: bool = False
+    """Its text is one value, commas and all: a shape."""
 
 
 class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
@@ -53,6 +55,8 @@ class WorkloadInfo(Struct, frozen=True, kw_only=True, tag="workload"):
     modes: tuple[Mode, ...]
     frameworks: tuple[str, ...]
     feed: Feed = Feed.RESIDENT
+    data: str = "synthetic"
+    """Where its samples come from unless --data says otherwise: "own" where it brings them."""
     digest: str = ""
 
 
@@ -92,6 +96,13 @@ def _unchanged(batch: Batch) -> Batch:
     return batch
 
 
+def _no_batch(_: Params, __: Any) -> Batch:
+    raise UnsupportedError(
+        "This workload has no `batch`, so there is no synthetic data for it.",
+        hint="Use its own data (--data own) or files (--data PATH), or give Workload(batch=...).",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """What a builder returns, in its framework's own objects.
@@ -113,6 +124,9 @@ class Recipe:
     """PyTorch: schedule(optimizer) makes a learning-rate schedule, which goes on after each step."""
     step: Callable[..., Any] | None = None
     """step(inputs, targets) does one whole step and returns its loss, or a dict of losses."""
+    validate: Callable[..., Any] | None = None
+    """validate(inputs, targets) returns the loss of validation, or a dict of losses, where `loss` can't: for a step of
+    the user's own."""
     metrics: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)
     """Of validation: metric(outputs, targets) of one batch, on NumPy arrays; the mean over all samples is kept."""
     prepare: Callable[[Batch], Batch] = _unchanged
@@ -130,7 +144,8 @@ class Workload:
     title: str
     params: tuple[Param, ...]
     build: Mapping[str, Builder | str]
-    batch: "Callable[[Params, np.random.Generator], Batch]"
+    batch: "Callable[[Params, np.random.Generator], Batch]" = _no_batch
+    """Makes a synthetic batch; a workload with `data` needs none."""
     produce_s: Callable[[Params], float] | None = None
     """How long a loader's batch takes to make beyond its arrays, where the workload sets that cost."""
     flops: Callable[[Params], float] | None = None
@@ -160,7 +175,9 @@ class Workload:
     @cached_property
     def info(self) -> WorkloadInfo:
         given = {name: getattr(self, name) for name in ("name", "title", "params", "modes", "feed")}
-        return WorkloadInfo(**given, frameworks=tuple(name for family in self.build for name in FAMILIES[family]))
+        data = "synthetic" if self.data is None else "own"
+        frameworks = tuple(name for family in self.build for name in FAMILIES[family])
+        return WorkloadInfo(**given, data=data, frameworks=frameworks)
 
     def produce(self, params: Params, rng: "np.random.Generator") -> Batch:
         """A batch as a loader makes it: at the cost the workload sets, which is waiting, not computing."""

@@ -26,7 +26,9 @@ class SweepAxes:
     devices: Mapping[str, Sequence[Device]]
     settings: Sequence[Settings]
     budget: Budget
-    data: Sequence[str] = ("synthetic",)
+    data: Sequence[str] = ()
+    """Empty: each workload's own, or else synthetic."""
+    target_column: str = ""
     feeds: Sequence[Feed] = ()
     """Empty: each workload's own default."""
     loaders: Sequence[Loader] = (Loader(),)
@@ -108,14 +110,16 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
         for loader in (axes.loaders if feed is Feed.PIPELINE else [None])
     ]
     devices = [device for framework in frameworks for device in axes.devices[framework]]
-    refuse_too_many(modes, axes.params[workload.name], axes.settings, axes.data, feeds, devices)
+    sources = axes.data or [workload.data]
+    refuse_too_many(modes, axes.params[workload.name], axes.settings, sources, feeds, devices)
     for mode, params, settings, data, (feed, loader) in product(
-        modes, axes.params[workload.name], axes.settings, axes.data, feeds
+        modes, axes.params[workload.name], axes.settings, sources, feeds
     ):
         for framework in frameworks:
             for device in axes.devices[framework]:
                 yield Plan(
                     workload=workload.name, params=params, mode=mode, framework=framework, device=device,
-                    settings=settings, budget=axes.budget, data=data, feed=feed, loader=loader, seed=axes.seed,
+                    settings=settings, budget=axes.budget, data=data, target_column=axes.target_column, feed=feed,
+                    loader=loader, seed=axes.seed,
                     proof=axes.proof, workload_digest=workload.digest,
                 )  # fmt: skip
