@@ -20,12 +20,14 @@ ROOMS = (
     "__main__",
 )  # fmt: skip
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
-FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers"}
+FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers", "lightning", "pytorch_lightning"}
 HOMES = {
     "torch": {"torch", "torch_devices", "on_torch"},
-    "transformers": {"on_torch"},
+    "transformers": {"on_torch", "transformers_callback"},
+    "lightning": {"lightning_callback"},
+    "pytorch_lightning": {"lightning_callback"},
     "tensorflow": {"tensorflow", "on_tensorflow"},
-    "keras": {"tensorflow", "jax", "keras_common", "on_keras"},
+    "keras": {"tensorflow", "jax", "keras_common", "on_keras", "keras_callback"},
     "jax": {"jax", "on_jax"},
     "jaxlib": {"jax"},
     "mlx": {"mlx", "on_mlx"},
@@ -208,6 +210,7 @@ def test_the_public_surface_is_what_it_says() -> None:
     nouns = ["Batch", "Param", "Recipe", "Stopwatch", "Workload", "__version__"]
     use_cases = ["bench", "compare", "doctor", "report", "runs", "train"]
     kit = ["device", "loader", "measure", "run", "synchronize", "to_device", "to_numpy"]
+    kit += ["keras_callback", "lightning_callback", "transformers_callback"]
     assert metalmark.__all__ == [*nouns, *sorted(use_cases + kit)]
     for name in metalmark.__all__:
         assert getattr(metalmark, name) is not None

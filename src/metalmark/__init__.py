@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from metalmark.app.runs import runs
     from metalmark.app.train import train
     from metalmark.kit.arrays import device, synchronize, to_device, to_numpy
+    from metalmark.kit.callbacks import keras_callback, lightning_callback, transformers_callback
     from metalmark.kit.loading import loader
     from metalmark.kit.running import run
     from metalmark.kit.timing import Stopwatch, measure
@@ -36,6 +37,8 @@ __all__ = [
     "compare",
     "device",
     "doctor",
+    "keras_callback",
+    "lightning_callback",
     "loader",
     "measure",
     "report",
@@ -45,12 +48,14 @@ __all__ = [
     "to_device",
     "to_numpy",
     "train",
+    "transformers_callback",
 ]
 
 _HOMES = {
     **{name: f"metalmark.app.{name}" for name in ("bench", "compare", "doctor", "report", "runs", "train")},
     **dict.fromkeys(("Batch", "Data", "Param", "Recipe", "Task", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
+    **dict.fromkeys(("keras_callback", "lightning_callback", "transformers_callback"), "metalmark.kit.callbacks"),
     "loader": "metalmark.kit.loading",
     "run": "metalmark.kit.running",
     **dict.fromkeys(("Stopwatch", "measure"), "metalmark.kit.timing"),

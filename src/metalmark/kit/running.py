@@ -130,6 +130,8 @@ class RunRecorder:
         self._sleepy = ""
         self._began_s = 0.0
         self._started_at = ""
+        self._notes: list[str] = []
+        self._libraries: dict[str, str] = {}
 
     def watch(self, loader: Iterable[Item], loop: str = "train") -> "Watching[Item]":
         """Time a loader: how long each step took, and how much of that it waited for its batch."""
@@ -137,10 +139,23 @@ class RunRecorder:
             raise _outside("watch")
         return Watching(self, loader, loop)
 
-    def log(self, step: int | None = None, **metrics: Any) -> None:
-        """Log numbers or one-element arrays of any framework. `step`: the watched loop's, unless you count yourself."""
+    def log(self, given: Mapping[str, Any] | int | None = None, /, *, step: int | None = None, **metrics: Any) -> None:
+        """Log numbers or one-element arrays of any framework: `log(loss=loss)`, or `log({"train/loss": loss})`.
+
+        `step`: the watched loop's, unless you count yourself.
+        """
         if self._sampler is None:
             raise _outside("log")
+        if isinstance(given, Mapping):
+            for name in given:
+                if not isinstance(name, str):
+                    raise UsageError(
+                        f"log() takes names of numbers; {name!r} is a {type(name).__name__}.",
+                        hint='Log {"loss": loss}, say.',
+                    )
+            metrics = {**given, **metrics}
+        elif given is not None:
+            step = given if step is None else step
         if step is None:
             if not self._paces:
                 self._step += 1
@@ -148,6 +163,18 @@ class RunRecorder:
         else:
             step = int(step)
         self._ledger.add(step, metrics)
+
+    def describe(self, name: str, params: Mapping[str, Any], libraries: Mapping[str, str]) -> None:
+        """Add what is known only when a library begins its loop: a name, its settings, its version. Settings that the
+        user gave are kept."""
+        self.name = name
+        self._params = {**{key: _plain(value) for key, value in params.items()}, **self._params}
+        self._libraries = dict(libraries)
+
+    def note(self, text: str) -> None:
+        """Keep a sentence with the run, once."""
+        if text not in self._notes:
+            self._notes.append(text)
 
     def __enter__(self) -> Self:
         if self._started_at:
@@ -170,7 +197,7 @@ class RunRecorder:
         self._sampler = None
         gap = self._sleep.gap()
         self._around.close()
-        notes = [note for note in (gap.note, self._sleepy) if note]
+        notes = [*self._notes, *(note for note in (gap.note, self._sleepy) if note)]
         try:
             self._ledger.close()
         except Exception as failure:  # noqa: BLE001  a device that failed gives no numbers; the rest is kept
@@ -189,7 +216,11 @@ class RunRecorder:
             error="" if error is None else scrub(f"{type(error).__name__}: {error}")[:2000],
             params=self._params,
             machine=identify(),
-            software=Software(metalmark=metalmark.__version__, python=platform.python_version(), versions=versions()),
+            software=Software(
+                metalmark=metalmark.__version__,
+                python=platform.python_version(),
+                versions={**versions(), **self._libraries},
+            ),
             stretches={loop: pace.stretches() for loop, pace in self._paces.items()},
             passes=tuple(self._passes),
             curves=self._ledger.curves(self._began_s),
@@ -258,6 +289,8 @@ class LoopPace:
     def __init__(self) -> None:
         self._size = 1
         self._done: list[list[float]] = []
+        self.waits_known = True
+        """Whether what was waited for input can be told; for a library's loop it may not."""
 
     def take(self, marks: list[float], begin: float, origin: float) -> float:
         """Take two moments per step, when its batch was there and when it ended, and empty `marks`; return the time
@@ -270,11 +303,12 @@ class LoopPace:
         marks.clear()
         return waited_s
 
-    def step(self, at_s: float, elapsed_s: float, waited_s: float) -> None:
+    def step(self, at_s: float, elapsed_s: float, waited_s: float, steps: int = 1) -> None:
+        """Take a step, or `steps` that could not be told apart."""
         done = self._done
         if done and done[-1][0] < self._size:
             last = done[-1]
-            last[0] += 1
+            last[0] += steps
             last[2] += elapsed_s
             last[3] += waited_s
             return
@@ -282,11 +316,11 @@ class LoopPace:
             pairs = zip(done[::2], done[1::2], strict=True)
             self._done = done = [[a[0] + b[0], a[1], a[2] + b[2], a[3] + b[3]] for a, b in pairs]
             self._size *= 2
-        done.append([1, at_s, elapsed_s, waited_s])
+        done.append([steps, at_s, elapsed_s, waited_s])
 
     def stretches(self) -> tuple[Stretch, ...]:
         return tuple(
-            Stretch(steps=int(steps), at_s=at_s, elapsed_s=elapsed_s, waited_s=waited_s)
+            Stretch(steps=int(steps), at_s=at_s, elapsed_s=elapsed_s, waited_s=waited_s if self.waits_known else None)
             for steps, at_s, elapsed_s, waited_s in self._done
         )
 

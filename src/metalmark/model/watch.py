@@ -26,8 +26,8 @@ class Stretch(Struct, frozen=True, kw_only=True):
     steps: Annotated[int, Meta(ge=1)]
     at_s: Seconds
     elapsed_s: Seconds
-    waited_s: Seconds
-    """How much of it went by until the loader gave its batches."""
+    waited_s: Seconds | None
+    """How much of it went by until the loader gave its batches; None where a library does not let that be told."""
 
 
 class Pass(Struct, frozen=True, kw_only=True):
@@ -37,8 +37,8 @@ class Pass(Struct, frozen=True, kw_only=True):
     at_s: Seconds
     steps: Count
     elapsed_s: Seconds
-    waited_s: Seconds
-    first_wait_s: Seconds
+    waited_s: Seconds | None
+    first_wait_s: Seconds | None
     """Until the first batch: a loader's workers start in it."""
 
 
@@ -70,7 +70,8 @@ class WatchedRun(Run, frozen=True, kw_only=True, tag="watch"):
         """Of the loop's time, how much it waited for batches. On an accelerator the host's, so an upper bound."""
         stretches = self.stretches.get(loop, ())
         elapsed_s = sum(stretch.elapsed_s for stretch in stretches)
-        return sum(stretch.waited_s for stretch in stretches) / elapsed_s if elapsed_s > 0 else None
+        waits_s = [stretch.waited_s for stretch in stretches if stretch.waited_s is not None]
+        return sum(waits_s) / elapsed_s if elapsed_s > 0 and len(waits_s) == len(stretches) else None
 
     def curve(self, name: str) -> Curve | None:
         return next((curve for curve in self.curves if curve.name == name), None)

@@ -11,18 +11,32 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import Absent
-from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
+from metalmark.model.training import ACCURACY, Ending, Epoch, TrainingRun, TrainingSetup
 from metalmark.model.watch import WatchedRun
+from metalmark.model.workload import Task
 from metalmark.report.compare_page import comparison_answer, try_to_compare
 from metalmark.report.text.run_list import HEADERS, list_line
 from metalmark.report.text.tables import Table, sweep_table
-from metalmark.report.text.units import count, duration, figures, grouped, known, percent, seconds, share, size, spark
+from metalmark.report.text.units import (
+    count,
+    duration,
+    figures,
+    grouped,
+    known,
+    metric_value,
+    percent,
+    seconds,
+    share,
+    size,
+    spark,
+    target_shown,
+)
 from metalmark.results.cells import cells_of
 from metalmark.results.derived import TrainingFigures, joules_of_epochs, target_reached, training_figures
 from metalmark.results.measured import samples_by_seed, training_question
 from metalmark.results.pairing import Side, shown
 from metalmark.store.row import Row
-from metalmark.training.derived import best, elapsed_s, samples_s
+from metalmark.training.derived import best, elapsed_s, figure, monitor_of, samples_s
 
 WIDE = 200
 EPOCH_HEADERS = (
@@ -30,6 +44,9 @@ EPOCH_HEADERS = (
 )  # fmt: skip
 PASS_HEADERS = ("loop", "steps", "time", "step", "input wait", "until the first batch")
 WIDE_TABLE = 104
+UNKNOWN = {"val loss", "accuracy"}
+"""Left out where no epoch has one."""
+POSITIONS = {Task.LANGUAGE.value: "tokens", Task.SEGMENTATION.value: "pixels", Task.MULTILABEL.value: "labels"}
 NARROW = {"top-5", "rate", "validation"}
 """Left out on a terminal under WIDE_TABLE columns: cut figures are worse than fewer."""
 BARS = 48
@@ -62,30 +79,42 @@ def list_table(rows: Sequence[Row]) -> Table:
 
 
 def training_table(run: TrainingRun, *, columns: int = WIDE_TABLE) -> Table:
-    plan, top = run.plan, best(run.epochs)
+    plan, top = run.plan, best(run.epochs, run.goal.monitor)
+    names = list(dict.fromkeys(name for epoch in run.epochs for name in epoch.metrics))
     rows = [
-        (f"{'*' if epoch is top else ''}{epoch.number}", f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}",
-         percent(epoch.accuracy), percent(epoch.top5), f"{epoch.learning_rate:.3g}", seconds(epoch.input_s),
-         seconds(epoch.compute_s), seconds(epoch.validation_s), known(samples_s(epoch), figures))
+        (f"{'*' if epoch is top else ''}{epoch.number}", f"{epoch.train_loss:.4f}",
+         known(epoch.validation_loss, "{:.4f}".format), percent(epoch.accuracy),
+         *(metric_value(name, figure(epoch, name)) for name in names), percent(epoch.top5),
+         f"{epoch.learning_rate:.3g}", seconds(epoch.input_s), seconds(epoch.compute_s), seconds(epoch.validation_s),
+         known(samples_s(epoch), figures))
         for epoch in run.epochs
     ]  # fmt: skip
+    every = (*EPOCH_HEADERS[:4], *names, *EPOCH_HEADERS[4:])
     where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
     changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
-    shown = [columns >= WIDE_TABLE or header not in NARROW for header in EPOCH_HEADERS]
-    headers = tuple(compress(EPOCH_HEADERS, shown))
+    unknown = {every[at] for at in range(len(every)) if rows and all(row[at] == "-" for row in rows)} & UNKNOWN
+    if "accuracy" in unknown:
+        unknown.add("top-5")
+    shown = [(columns >= WIDE_TABLE or header not in NARROW) and header not in unknown for header in every]
+    hidden = _drop_metrics(every, rows, shown, names, columns)
+    headers = tuple(compress(every, shown))
     return Table(
         headers=headers,
         numeric=(True,) * len(headers),
         rows=tuple(tuple(compress(row, shown)) for row in rows),
         caption=f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}",
-        notes=tuple(_training_notes(run)),
+        notes=(
+            *_training_notes(run),
+            *([f"Not shown: {', '.join(hidden)}; a wider terminal has them."] if hidden else []),
+        ),
     )
 
 
 def watched_table(run: WatchedRun) -> Table:
     rows = [
         (one.loop, f"{one.steps:,}", seconds(one.elapsed_s), seconds(one.elapsed_s / one.steps) if one.steps else "-",
-         share(one.waited_s / one.elapsed_s) if one.elapsed_s > 0 else "-", seconds(one.first_wait_s))
+         share(one.waited_s / one.elapsed_s) if one.waited_s is not None and one.elapsed_s > 0 else "-",
+         seconds(one.first_wait_s) if one.first_wait_s is not None else "-")
         for one in run.passes
     ]  # fmt: skip
     logged = [
@@ -105,21 +134,27 @@ def watched_table(run: WatchedRun) -> Table:
 
 def summary(epoch: Epoch) -> str:
     """Return an epoch as one line of a log."""
-    return (
-        f"loss {epoch.train_loss:.4f}, validation {epoch.validation_loss:.4f}, "
-        f"accuracy {percent(epoch.accuracy)}, {seconds(elapsed_s(epoch))}"
-    )
+    named = [(name, metric_value(name, value)) for name, value in epoch.metrics.items()]
+    parts = [
+        ("validation", known(epoch.validation_loss, "{:.4f}".format)),
+        ("accuracy", percent(epoch.accuracy)),
+        *named,
+    ]
+    figures = [f"{name} {value}" for name, value in parts if value != "-"]
+    return ", ".join([f"loss {epoch.train_loss:.4f}", *figures, seconds(elapsed_s(epoch))])
 
 
 def _training_notes(run: TrainingRun) -> list[str]:
-    setting, top = run.setting, best(run.epochs)
+    setting, top = run.setting, best(run.epochs, run.goal.monitor)
     notes = [data_note(setting)] if setting is not None else []
     if top is not None:
         total_s = sum(elapsed_s(epoch) for epoch in run.epochs)
         notes.append(
             f"{run.ending.value.capitalize()}: {count(len(run.epochs), 'epoch')} in {duration(total_s)}. "
-            f"* best: epoch {top.number}, {percent(top.accuracy)} of the validation samples."
+            f"* best: epoch {top.number}, {best_words(run, top)}."
         )
+        if isinstance(top.accuracy, Absent) and (setting is None or setting.task != Task.REGRESSION):
+            notes.append(f"No accuracy: {top.accuracy.reason}.")
         first_s = sum(epoch.first_steps_s for epoch in run.epochs)
         notes.append(
             f"First steps (tracing, compiling, allocating) took {seconds(first_s)} of compute; samples/s is without."
@@ -131,19 +166,45 @@ def _training_notes(run: TrainingRun) -> list[str]:
     return [*notes, *(setting.notes if setting is not None else ())]
 
 
+def best_words(run: TrainingRun, top: Epoch) -> str:
+    """What made an epoch the best."""
+    by = monitor_of(run.epochs, run.goal.monitor)
+    value = metric_value(by.name, figure(top, by.name))
+    if by.name == ACCURACY and not by.falls:
+        return (
+            f"{value} of the validation {POSITIONS.get(run.setting.task if run.setting is not None else '', 'samples')}"
+        )
+    return f"the {'lowest' if by.falls else 'highest'} {by.name}, {value}"
+
+
+def _drop_metrics(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], shown: list[bool], names: Sequence[str], columns: int
+) -> list[str]:
+    """Leave out metrics, the last first, until the table fits; return which."""
+    widths = [max(len(header), *(len(row[at]) for row in rows)) + BETWEEN for at, header in enumerate(headers) if rows]
+    hidden: list[str] = []
+    for name in reversed(names):
+        if sum(compress(widths, shown)) <= columns:
+            break
+        shown[headers.index(name)] = False
+        hidden.insert(0, name)
+    return hidden
+
+
 def _target(run: TrainingRun) -> list[str]:
-    wanted = run.goal.target_accuracy
+    wanted = run.goal.wanted
     if wanted is None:
         return []
     found = target_reached(run, wanted)
     if found is None:
         why = "" if run.ending is Ending.EPOCHS else f" ({run.ending.value})"
-        return [f"The target of {percent(wanted)} was not reached{why}."]
+        return [f"The target of {target_shown(wanted)} was not reached{why}."]
     known = [f"{part} {figures(value)} J" for part, value in found.joules.items() if not isinstance(value, Absent)]
     reasons = [f"{part}: {value.reason}" for part, value in found.joules.items() if isinstance(value, Absent)]
     energy = ", ".join(known) or f"joules unknown: {'; '.join(reasons) or 'nothing here measures energy or power'}"
     return [
-        f"The target of {percent(wanted)} was reached in epoch {found.epoch}, after {seconds(found.seconds)}; {energy}."
+        f"The target of {target_shown(wanted)} was reached in epoch {found.epoch}, after {seconds(found.seconds)}; "
+        f"{energy}."
     ]
 
 
@@ -218,8 +279,10 @@ def side_notes(runs: Sequence[TrainingRun]) -> Iterator[str]:
 
 
 def data_note(setting: TrainingSetup) -> str:
-    samples = f"{setting.train_samples:,} samples to train, {setting.validation_samples:,} others to validate"
-    return f"Data: {setting.data}; {samples}."
+    train, others = setting.train_samples, setting.validation_samples
+    trained = "a stream of unknown length" if train is None else f"{train:,} samples"
+    validated = "another" if others is None else "nothing" if not others else f"{others:,} others"
+    return f"Data: {setting.data}; {trained} to train, {validated} to validate."
 
 
 def unlike(runs: Sequence[TrainingRun]) -> dict[str, tuple[str, ...]]:
@@ -260,6 +323,7 @@ def _curves(
     show: Callable[[float], str],
     width: int,
 ) -> Iterator[str]:
+    sides = [side for side in sides if curve(side)]
     if not sides:
         return
     values = [value for side in sides for value in curve(side)]
@@ -313,6 +377,11 @@ def _cost(side: TrainingFigures, value: str, unit: str) -> str:
 SIDE_FIGURES: dict[str, Callable[[TrainingFigures], str]] = {
     "epochs": _epochs,
     "best accuracy": lambda side: known(side.accuracy, lambda best: f"{percent(best)} (epoch {side.best_epoch})"),
+    "best": lambda side: (
+        "-"
+        if side.monitor.name == ACCURACY or not side.epochs
+        else (f"{side.monitor.name} {metric_value(side.monitor.name, side.best_value)} (epoch {side.best_epoch})")
+    ),
     "epoch": lambda side: known(side.epoch_s, seconds),
     "  input": lambda side: known(side.input_s, seconds),
     "  compute": lambda side: known(side.compute_s, seconds),
@@ -324,5 +393,5 @@ SIDE_FIGURES: dict[str, Callable[[TrainingFigures], str]] = {
     "memory": lambda side: known(side.memory_bytes, size),
     "flags": lambda side: ", ".join(flag.name for flag in side.flags) or "-",
 }
-OPTIONAL = {"utilisation", "power", "energy", "memory", "flags"}
+OPTIONAL = {"best accuracy", "best", "utilisation", "power", "energy", "memory", "flags"}
 NAMES = {"utilisation": "Utilisation", "energy": "Power and energy", "memory_bytes": "Memory"}
