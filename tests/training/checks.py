@@ -21,7 +21,6 @@ from metalmark.training import samples
 from metalmark.training.base import State, Trainer, Training
 from metalmark.training.folder import Request
 from metalmark.training.loop import Loop
-from metalmark.training.worker import light
 from metalmark.workloads.catalog import load
 from tests.training import stub
 from tests.training.files import dataset
@@ -46,7 +45,7 @@ class Checks:
         if "keras" in sys.modules:
             # Layers are numbered from the start of the process; a training has one to itself.
             sys.modules["keras"].utils.clear_session()
-        with self._training.open(plan, light(find(plan.workload), data)) as trainer:  # type: ignore[arg-type]
+        with self._training.open(plan, samples.light(find(plan.workload), data)) as trainer:  # type: ignore[arg-type]
             yield trainer
 
     def _run(self, plan: Plan, epochs: tuple[int, ...], data: object = CIFAR) -> tuple[list[Epoch], State]:

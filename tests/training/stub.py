@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from metalmark.backends.base import Placement
 from metalmark.data.dataset import Dataset
 from metalmark.feeds.source import Arrays
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.training import Epoch, Goal
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.training.base import State
-from metalmark.training.folder import Request
+from metalmark.training.folder import CheckpointInterval, Request
 from metalmark.training.loop import Loop
 
 UNKNOWN = Absent(reason="a stub")
@@ -50,8 +52,9 @@ class StubTrainer:
     parameters = trainable_parameters = 1
     notes: tuple[str, ...] = ()
     recipe = RECIPE
+    layout = flatten({"inputs": (0,), "targets": 0})[1]
 
-    def __init__(self, losses: Sequence[float] = (), outputs: Callable[..., np.ndarray] | None = None) -> None:
+    def __init__(self, losses: Sequence[float] = (), outputs: Callable[..., Any] | None = None) -> None:
         self._losses, self._outputs = losses, outputs
         self.steps = 0
         self.trained: list[Arrays] = []
@@ -65,7 +68,7 @@ class StubTrainer:
     def read(self, losses: list[float]) -> list[float]:
         return list(losses)
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
         self.evaluated.append(arrays)
         scores = np.eye(10, dtype=np.float32)[arrays[-1]] if self._outputs is None else self._outputs(*arrays)
         return float(len(arrays[-1])), scores
@@ -89,11 +92,17 @@ class Told:
     def __init__(self) -> None:
         self.epochs: list[Epoch] = []
         self.heard: list[float] = []
+        self.shares: list[float | None] = []
+        self.saves: list[tuple[int, int]] = []
 
-    def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:  # noqa: ARG002
+    def losses(self, *, epoch: int, step: int, done: float | None, losses: list[float]) -> None:  # noqa: ARG002
         self.heard += losses
+        self.shares.append(done)
 
-    def validating(self, *, epoch: int, done: float) -> None: ...
+    def validating(self, *, epoch: int, done: float | None) -> None: ...
+
+    def saved(self, *, epoch: int, step: int) -> None:
+        self.saves.append((epoch, step))
 
     def ended(self, epoch: Epoch, step: int) -> None:  # noqa: ARG002
         self.epochs.append(epoch)
@@ -118,7 +127,8 @@ def loop(
     goal: Goal | None = None,
     work: Workload | None = None,
     workers: int = 0,
+    every: CheckpointInterval | None = None,
 ) -> Loop:
     what = plan()
-    request = Request(id="training0", plan=what, goal=goal or Goal(epochs=2))
+    request = Request(id="training0", plan=what, goal=goal or Goal(epochs=2), checkpoint_every=every)
     return Loop(trainer, work or workload(), what, data, request, folder=folder, session=0, workers=workers, tell=told)

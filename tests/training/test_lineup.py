@@ -11,7 +11,7 @@ from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.machine.durable import write_struct
 from metalmark.model.plan import Device, DeviceKind, Plan
 from metalmark.model.run import Failed, FailureKind
-from metalmark.model.training import NOT_BEGUN, Ending, Goal, TrainingRun
+from metalmark.model.training import NOT_BEGUN, Ending, Goal, Target, TrainingRun
 from metalmark.store.selection import load, select
 from metalmark.store.sqlite import Store
 from metalmark.training import lineup
@@ -19,6 +19,7 @@ from metalmark.training.folder import (
     JOB,
     LINEUP,
     RECORD,
+    Changes,
     Member,
     Request,
     discard,
@@ -96,7 +97,7 @@ def test_members_are_written_and_read_back(tmp_path: Path) -> None:
     assert read_members(tmp_path / "many") == members
     assert read_record(members[3].folder).sweep == members[0].run.sweep
     assert (members[3].run.cell, members[3].run.repeat) == (1, 1)
-    longer = read_members(tmp_path / "many", epochs=9)
+    longer = read_members(tmp_path / "many", Changes(epochs=9))
     assert {member.request.goal.epochs for member in longer} == {9}
     with pytest.raises(UsageError, match="holds a training already"):
         new_folder(tmp_path / "many")
@@ -199,8 +200,10 @@ def test_one_training_by_itself(tmp_path: Path) -> None:
     assert folder.name == "my.py-net-abc"
     write_request(folder, REQUEST)
     write_record(folder, new_run(REQUEST))
-    request, run, where = stored_training(folder, epochs=4)
+    target = Target(name="val_loss", falls=True, value=0.3)
+    request, run, where = stored_training(folder, Changes(epochs=4, target=target, patience=3))
     assert (request.goal.epochs, run.id, run.sweep, where) == (4, REQUEST.id, "", folder)
+    assert (request.goal.wanted, request.goal.patience) == (target, 3)
     (folder / "of the user.txt").write_text("kept")
     discard(folder)
     assert [path.name for path in folder.iterdir()] == ["of the user.txt"]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from metalmark.errors import WrongResultError
-from metalmark.model.training import Ending, Goal
+from metalmark.data.dataset import Dataset, Stream
+from metalmark.errors import UnsupportedError, WrongResultError
+from metalmark.model.run import Absent
+from metalmark.model.training import Ending, Goal, Metric, Target
+from metalmark.model.workload import Batch, Recipe
 from metalmark.training import loop as loops
 from metalmark.training.derived import best, samples_s
+from metalmark.training.folder import CheckpointInterval, load_checkpoint
 from tests.training.files import dataset
-from tests.training.stub import StubTrainer, Told, loop, workload
+from tests.training.stub import RECIPE, StubTrainer, Told, loop, workload
 
 SHAPE = (3, 3, 1)
 
@@ -113,8 +121,6 @@ def test_it_stops_when_patience_is_over_and_the_best_is_kept(tmp_path: Path) -> 
     top = best(told.epochs)
     assert top is not None
     assert top.number == 2
-    from metalmark.training.folder import load_checkpoint
-
     kept, state = load_checkpoint(tmp_path / "best.safetensors")
     assert len(kept.epochs) == 2
     assert state["model.steps"] == 12
@@ -158,3 +164,174 @@ def test_losses_are_read_before_they_pile_up(tmp_path: Path, monkeypatch: pytest
 
     loop(Counting(), dataset(SHAPE), tmp_path, Told(), goal=Goal(epochs=1)).run()
     assert lengths == [2, 2, 2]
+
+
+class StoppedError(Exception):
+    """What kills a training in its middle."""
+
+
+class Stopping(StubTrainer):
+    """Dies when it is asked for a step; its loss is a random number, as dropout would make it, from generators of
+    Python and NumPy whose state only the checkpoint can have."""
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        super().__init__()
+        self._dies_at = dies_at
+
+    def train_batch(self, arrays: tuple[np.ndarray, ...]) -> float:
+        if self.steps == self._dies_at:
+            raise StoppedError
+        super().train_batch(arrays)
+        return random.random() + float(np.random.random())
+
+
+def streamed(data: Dataset) -> Dataset:
+    """The same samples as a stream that shuffles with the generators of the process, as people write them."""
+
+    def open_pass(_: int) -> Iterator[tuple[int, np.ndarray]]:
+        order = np.random.permutation(22)
+        return enumerate(order[at : at + 4] for at in range(0, 22, 4))
+
+    return replace(data, train=Stream(name="the list", open=open_pass, read=taking(data)))
+
+
+def taking(data: Dataset) -> Callable[[int, np.ndarray], Batch]:
+    return lambda _, positions: data.train.take(positions)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("made", [dataset, lambda shape: streamed(dataset(shape))], ids=["by position", "a stream"])
+@pytest.mark.parametrize("dies_at", [1, 8, 9, 11])
+def test_a_training_killed_in_an_epoch_goes_on_in_its_middle(
+    tmp_path: Path, made: Callable[..., Dataset], dies_at: int
+) -> None:
+    """Six steps an epoch, and a checkpoint after every two."""
+    goal, every, data = Goal(epochs=3), CheckpointInterval(steps=2), made(SHAPE)
+    whole, told, again = Told(), Told(), Told()
+    (tmp_path / "whole").mkdir()
+    reference = Stopping()
+    loop(reference, data, tmp_path / "whole", whole, goal=goal, every=every).run()
+    first, second = Stopping(dies_at), Stopping()
+    with pytest.raises(StoppedError):
+        loop(first, data, tmp_path, told, goal=goal, every=every).run()
+    resumed = loop(second, data, tmp_path, again, goal=goal, every=every)
+    resumed.run()
+    epochs = [*told.epochs, *again.epochs]
+    assert [epoch.losses for epoch in epochs] == [epoch.losses for epoch in whole.epochs]
+    assert [epoch.samples for epoch in epochs] == [22, 22, 22]
+    kept = dies_at // 2 * 2
+    assert rows(first.trained) == rows(reference.trained[:dies_at])
+    assert len(second.trained) == 18 - kept, "what a checkpoint holds is not trained again"
+    assert rows(second.trained) == rows(reference.trained[kept:])
+    split = next(epoch for epoch in again.epochs if epoch.number == dies_at // 6 + 1)
+    assert len(split.earlier) == (1 if kept % 6 else 0)
+    at_the_end = [6, 12, 18] if isinstance(data.train, Stream) else []  # nothing says that it is the end
+    assert [step for _, step in whole.saves] == sorted([2, 4, 8, 10, 14, 16, *at_the_end])
+
+
+def test_a_checkpoint_in_an_epoch_is_not_read_as_a_whole_one(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        loop(Stopping(8), dataset(SHAPE), tmp_path, Told(), every=CheckpointInterval(steps=1)).run()
+    within, _ = load_checkpoint(tmp_path / "last.safetensors")
+    whole, _ = load_checkpoint(tmp_path / "best.safetensors")
+    assert (within.schema, whole.schema) == (2, 1), "an older version must refuse the one and take the other"
+    assert within.partial is not None
+    assert (within.partial.number, len(within.partial.losses), within.partial.sizes) == (2, 2, (4, 4))
+    assert whole.partial is None
+
+
+def test_checkpoints_by_time() -> None:
+    every = CheckpointInterval(minutes=2)
+    assert not every.is_due(elapsed_s=119, steps=10**6)
+    assert every.is_due(elapsed_s=120, steps=1)
+
+
+def test_limits_of_samples_and_steps(tmp_path: Path) -> None:
+    data, trainer, told = dataset(SHAPE), StubTrainer(), Told()
+    loop(trainer, data, tmp_path, told, goal=Goal(epochs=2, limit_samples=7)).run()
+    assert [(epoch.samples, epoch.validation_samples) for epoch in told.epochs] == [(7, 7), (7, 7)]
+    seen = rows(trainer.trained)
+    assert sorted(seen[:7]) == sorted(seen[7:]), "the same samples in each epoch"
+    (tmp_path / "steps").mkdir()
+    trainer, told = StubTrainer(), Told()
+    loop(trainer, data, tmp_path / "steps", told, goal=Goal(epochs=2, limit_steps=2)).run()
+    assert [(epoch.steps, epoch.validation_samples) for epoch in told.epochs] == [(2, 13), (2, 13)]
+    assert told.shares[-1] == 1.0
+
+
+def test_an_endless_stream_ends_with_its_limits_and_has_no_share_before(tmp_path: Path) -> None:
+    data = dataset(SHAPE)
+
+    stream = Stream(name="it", open=lambda _: ((at, np.arange(4)) for at in count()), read=taking(data))
+    endless, told = replace(data, train=stream, validation=stream), Told()
+    loop(StubTrainer(), endless, tmp_path, told, goal=Goal(epochs=1, limit_steps=3)).run()
+    assert [(epoch.steps, epoch.validation_samples) for epoch in told.epochs] == [(3, 12)]
+    (tmp_path / "samples").mkdir()
+    told = Told()
+    loop(StubTrainer(), endless, tmp_path / "samples", told, goal=Goal(epochs=1, limit_samples=9)).run()
+    assert [(epoch.samples, epoch.validation_samples) for epoch in told.epochs] == [(12, 12)], "whole batches"
+    assert set(told.shares) == {None}
+
+
+def regressing(errors: list[float]) -> StubTrainer:
+    """A trainer whose outputs are off by these numbers, validation by validation."""
+    batches = iter(error for error in errors for _ in range(4))
+    return StubTrainer(outputs=lambda _, targets: targets.astype(np.float32) + np.float32(next(batches)))
+
+
+def test_any_figure_can_be_the_target(tmp_path: Path) -> None:
+    goal = Goal(epochs=9, target=Target(name="mae", falls=True, value=0.5))
+    told = Told()
+    assert loop(regressing([3, 1, 0.25, 0]), dataset(SHAPE), tmp_path, told, goal=goal).run() is Ending.TARGET
+    assert [epoch.metrics["mae"] for epoch in told.epochs] == pytest.approx([3, 1, 0.25])
+    assert all(isinstance(epoch.accuracy, Absent) for epoch in told.epochs)
+
+
+def test_the_best_is_by_what_is_monitored(tmp_path: Path) -> None:
+    goal = Goal(epochs=9, patience=2, monitor=Metric(name="rmse", falls=True))
+    told = Told()
+    assert loop(regressing([3, 1, 2, 4, 0]), dataset(SHAPE), tmp_path, told, goal=goal).run() is Ending.PATIENCE
+    assert len(told.epochs) == 4
+    assert len(load_checkpoint(tmp_path / "best.safetensors")[0].epochs) == 2
+
+
+@pytest.mark.parametrize("flag", ["--target", "--monitor"])
+def test_a_figure_that_nothing_measures_is_told_before_anything_is_trained(tmp_path: Path, flag: str) -> None:
+    metric = Target(name="accuracy", falls=False, value=0.9) if flag == "--target" else Metric(name="f2", falls=False)
+    goal = Goal(epochs=1).aimed_at(metric) if isinstance(metric, Target) else Goal(epochs=1, monitor=metric)
+    trainer = regressing([1])
+    first = (np.zeros((4, 9), np.uint8), np.arange(4, dtype=np.int32))
+    with pytest.raises(UnsupportedError, match=f"{flag} {metric.name}: this training has no {metric.name}") as caught:
+        loop(trainer, dataset(SHAPE), tmp_path, Told(), goal=goal).check(first)
+    assert not trainer.trained
+    assert "mae, r2, rmse" in caught.value.hint
+
+
+def test_the_task_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    first = (np.zeros((4, 9), np.uint8), np.arange(4, dtype=np.int32))
+    assert loop(StubTrainer(), dataset(SHAPE), tmp_path, Told()).check(first) == "classification"
+
+
+def test_a_step_of_the_users_own_trains_without_a_validation(tmp_path: Path) -> None:
+    class Adversarial(StubTrainer):
+        recipe = Recipe(model=None, step=lambda *_: 0.0)
+
+        def evaluate(self, _: tuple[np.ndarray, ...]) -> tuple[float, object]:
+            pytest.fail("nothing can be evaluated")
+
+    told = Told()
+    running = loop(Adversarial(), dataset(SHAPE), tmp_path, told)
+    assert running.check((np.zeros((4, 9)), np.arange(4))) is None
+    running.run()
+    assert isinstance(told.epochs[0].validation_loss, Absent)
+    top = best(told.epochs)
+    assert top is not None
+    assert top.number == 2, "by the training loss, which falls"
+
+
+def test_a_metric_of_the_users_own_is_kept_by_epoch(tmp_path: Path) -> None:
+    class Measured(StubTrainer):
+        recipe = replace(RECIPE, metrics={"rows": lambda outputs, targets: float(len(outputs) == len(targets))})
+
+    told = Told()
+    loop(Measured(), dataset(SHAPE), tmp_path, told, goal=Goal(epochs=1)).run()
+    assert told.epochs[0].metrics == {"rows": 1.0}

@@ -1,15 +1,14 @@
-"""Train a workload to its accuracy: once, or on several frameworks, devices and seeds one after another."""
+"""Train and validate a workload: once, or on several frameworks, devices and seeds one after another."""
 
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from metalmark.app import choices
+from metalmark.app import choices, goals
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.backends.catalog import find, installed
-from metalmark.data.catalog import ACCEPTED, REAL, SYNTHETIC
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
 from metalmark.errors import NotInstalledError, StoreError, UsageError
@@ -21,7 +20,7 @@ from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.describe import describe
 from metalmark.runner.events import Ended, Event, Listener, Started
 from metalmark.runner.expand import combine, require
-from metalmark.runner.values import expanded, localise, localise_params, parse_device, split_list
+from metalmark.runner.values import expanded, localise_params, parse_device, split_list
 from metalmark.store.sqlite import Store, store_path
 from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
@@ -29,10 +28,12 @@ from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,
     LINEUP,
+    Changes,
     Member,
     Request,
     discard,
     folder_name,
+    last_checkpoint,
     new_folder,
     new_run,
     stored_training,
@@ -50,8 +51,13 @@ def train(
     framework: Choice | None = None,
     device: Choice = "any",
     epochs: int | None = None,
+    target: str | None = None,
     target_accuracy: float | None = None,
+    monitor: str | None = None,
     patience: int | None = None,
+    limit_samples: int | None = None,
+    limit_steps: int | None = None,
+    checkpoint_every: str | float | None = None,
     repeat: int = 1,
     seed: int = 0,
     dtype: Choice = "float32",
@@ -59,7 +65,8 @@ def train(
     channels_last: Choice = False,
     fused: Choice = False,
     threads: Choice | None = None,
-    data: Choice = SYNTHETIC,
+    data: Choice | None = None,
+    target_column: str = "",
     workers: int | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -76,32 +83,47 @@ def train(
 
     `mm.train("mnist-mlp", framework="torch", epochs=3, repeat=5)`. Several frameworks or devices, and `repeat`, train
     one after another, each in a fresh process and in a folder of its own; repeats take the seeds `seed`, `seed` + 1
-    and so on, so that `mm.compare` can tell a difference from luck. `resume` goes on with an interrupted training: its
-    folder, or "last".
+    and so on, so that `mm.compare` can tell a difference from luck. It stops at a `target` ("accuracy=86%",
+    "val_loss=0.3") or after `patience` epochs without a better one by `monitor` ("val_loss", "f1:max").
+    `checkpoint_every` (minutes, or "500steps") writes checkpoints within an epoch. `resume` goes on with an
+    interrupted training: its folder, or "last".
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
     choices.parse_seconds(stall, what="--stall")
     choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
     choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
-    for flag, count in (("--epochs", epochs), ("--patience", patience)):
+    limits = {"--limit-samples": limit_samples, "--limit-steps": limit_steps}
+    for flag, count in ({"--epochs": epochs, "--patience": patience} | limits).items():
         if count is not None:
             choices.parse_count(count, what=flag)
+    wanted, watched = goals.parse_target(target, target_accuracy), goals.parse_monitor(monitor)
+    interval = goals.parse_interval(checkpoint_every)
     if workers is not None:
         choices.parse_count(workers, what="--workers", least=0, most=choices.LEAST_WORKERS)
     if resume is not None:
+        for flag, given_now in ({"--monitor": monitor} | limits).items():
+            if given_now is not None:
+                raise UsageError(
+                    f"{flag} can't change when a training is resumed: its epochs so far were trained and judged "
+                    "without it.",
+                    hint="With --resume go --epochs, --target, --patience and --checkpoint-every.",
+                )
         folder = find_folder(out if resume == "last" else resume, path)
-        members = _stored_members(folder, epochs, say)
+        changes = Changes(epochs=epochs, target=wanted, patience=patience, checkpoint_every=interval)
+        members = _stored_members(folder, changes, say)
     else:
         names = choices.names_in(workload)
         if len(names) != 1:
             raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark train mnist-mlp")
         goal = Goal(
             epochs=epochs or EPOCHS,
-            target_accuracy=choices.parse_accuracy(target_accuracy),
+            monitor=watched,
             patience=patience,
+            limit_samples=limit_samples,
+            limit_steps=limit_steps,
             workers=workers,
-        )
+        ).aimed_at(wanted)
         (settings, *others) = choices.settings_product(
             dtype=dtype, compile=compile, graph=False, channels_last=channels_last, fused=fused, threads=threads
         )
@@ -115,7 +137,9 @@ def train(
         (values, *others_) = combine([info], given, choices.option_flags(train))[info.name]
         if others_:
             raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
-        sources, data_paths = localise(choices.listed(data), fixed=[REAL, SYNTHETIC, *ACCEPTED], what="--data")
+        sources, data_paths = choices.parse_data(data)
+        if len(sources) > 1:
+            raise UsageError("train takes one value for --data.", hint="`metalmark bench` takes lists.")
         several = repeat > 1 or len(devices) > 1 or ALL in devices or (frameworks or [])[1:] or frameworks == [ALL]
         first = None if frameworks is None or ALL in frameworks else frameworks[0]
         request = Request(
@@ -130,12 +154,14 @@ def train(
                 settings=settings,
                 budget=Budget(timeout_s=FOREVER_S, stall_s=stall),
                 seed=seed,
-                data=sources,
+                data=sources[0] if sources else info.data,
+                target_column=target_column,
                 workload_digest=info.digest,
             ),
             goal=goal,
             paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
             hz=hz,
+            checkpoint_every=interval,
         )
         place = expanded(os.fspath(out)) if out is not None else None
         if several:
@@ -202,11 +228,15 @@ def _keeper(path: Path, folder: Path, say: Say) -> Listener:
     return hear
 
 
-def _stored_members(folder: Path, epochs: int | None, say: Say) -> list[Member]:
+def _stored_members(folder: Path, changes: Changes, say: Say) -> list[Member]:
     if lineup.is_lineup(folder):
-        return lineup.read_members(folder, epochs)
-    member = stored_training(folder, epochs)
-    say(f"Training {member.request.id}: {len(member.run.epochs)} of {member.request.goal.epochs} epochs are done.")
+        return lineup.read_members(folder, changes)
+    member = stored_training(folder, changes)
+    checkpoint = last_checkpoint(folder)
+    partial = checkpoint.partial if checkpoint is not None else None
+    begun = f", and {len(partial.losses):,} steps of the next" if partial is not None else ""
+    total = member.request.goal.epochs
+    say(f"Training {member.request.id}: {len(member.run.epochs)} of {total} epochs are done{begun}.")
     return [member]
 
 

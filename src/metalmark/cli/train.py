@@ -24,10 +24,20 @@ UNSUPPORTED = "unsupported"
 @click.option("-d", "--device", default="any", show_default=True, shell_complete=complete_devices,
               help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
 @click.option("-e", "--epochs", type=shared.COUNT, default=None, help="Maximum number of epochs (default: 5).")
+@click.option("--target", default=None, metavar="NAME=VALUE",
+              help="Stop after the epoch that reaches it: accuracy=86%, val_loss=0.3, any metric; 'f1>=0.9' says the "
+                   "direction.")  # fmt: skip
 @click.option("--target-accuracy", type=float, default=None, metavar="SHARE|PERCENT",
-              help="Stop when the validation accuracy reaches it: 0.86 or 86.")  # fmt: skip
+              help="The same as --target accuracy=...: 0.86 or 86.")  # fmt: skip
+@click.option("--monitor", default=None, metavar="NAME[:min|max]",
+              help="What makes an epoch the best (default: accuracy where there is one, else val_loss).")  # fmt: skip
 @click.option("--patience", type=shared.COUNT, default=None,
-              help="Stop after this many epochs without a better validation accuracy.")  # fmt: skip
+              help="Stop after this many epochs without a better one by --monitor.")  # fmt: skip
+@click.option("--limit-samples", type=shared.COUNT, default=None, metavar="N",
+              help="Train on N samples at most, always the same ones, and validate on N.")  # fmt: skip
+@click.option("--limit-steps", type=shared.COUNT, default=None, metavar="N", help="End each epoch after N steps.")
+@click.option("--checkpoint-every", default=None, metavar="MINUTES|Nsteps",
+              help="Write checkpoints within an epoch too: 10 (minutes) or 500steps.")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Number of trainings per framework and device, with the seeds SEED, SEED + 1, ...")  # fmt: skip
 @click.option("--seed", type=shared.SEED, default=0, show_default=True,

@@ -147,7 +147,7 @@ class Overview:
         if event.setting is not None:
             self._remaining.start()  # importing and building are over: the first epoch begins
         self.phase = f"epoch {event.epoch}, {event.phase}" if event.epoch else event.phase
-        self.detail = f", loss {event.losses[-1]:.4f}" if event.losses else ""
+        self.detail = f", step {event.step:,}, loss {event.losses[-1]:.4f}" if event.losses else ""
         self.share = event.done
         self._epoch_done = 1.0 if event.phase == "validating" else (event.done or 0.0) if event.epoch else 0.0
         if event.ended is not None:

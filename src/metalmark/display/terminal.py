@@ -18,26 +18,29 @@ from metalmark.report.text.tables import sweep_table
 from metalmark.report.text.terminal import render
 from metalmark.report.text.units import reading, spark
 from metalmark.results.cells import cells_of
-from metalmark.runner.events import Ended, Event, Paused, Sampled, Started
+from metalmark.runner.events import Ended, Event, Paused, Sampled, Started, TrainingProgress
 from metalmark.scrub import printable
 from metalmark.store.live import unit_of
 
 REFRESH_S = 1.0
 """Drawing costs a core some milliseconds; the worker being measured needs them more."""
 WATCH_LINE_EVERY_S = 10.0
+EPOCH_LINE_EVERY_S = 30.0
+"""In a log an epoch says so often how far it is: seldom enough for a short one to say nothing."""
 SPARK_WIDTH = 48
 BAR_WIDTH = 40
 NOTEBOOK_COLUMNS = 120
 
 
 class LogLines:
-    """For logs: one line when a run of a sweep or an epoch ends; with `watch`, the newest readings now and then."""
+    """For logs: one line when a run of a sweep or an epoch ends, and now and then in a long epoch; with `watch`, the
+    newest readings now and then."""
 
     def __init__(self, overview: Overview) -> None:
         self._overview = overview
         self._paused = False
         self._printed_s = -WATCH_LINE_EVERY_S
-        self._began_s = time.monotonic()
+        self._began_s = self._told_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +54,11 @@ class LogLines:
             _print(event.reason)
         elif isinstance(event, Started):
             self._began_s = time.monotonic()
+            self._told_s = self._began_s
         elif overview.watch and overview.history.latest:
             self._print_readings()
+        elif isinstance(event, TrainingProgress):
+            self._print_progress(event)
         if not isinstance(event, Sampled):
             self._paused = isinstance(event, Paused)
         for line in overview.ended[ended:]:
@@ -60,6 +66,17 @@ class LogLines:
             # The number of an epoch is in the brackets already.
             shown = line if overview.sweep else line.partition(": ")[2]
             _print(f"[{overview.done}/{overview.total}] {shown}{left}")
+
+    def _print_progress(self, event: TrainingProgress) -> None:
+        """Say how far an epoch is, now and then."""
+        overview, now_s = self._overview, time.monotonic()
+        if event.ended is not None:
+            self._told_s = now_s
+        elif event.epoch and now_s - self._told_s >= EPOCH_LINE_EVERY_S:
+            self._told_s = now_s
+            share = f" {overview.share * 100:.0f}%" if overview.share is not None else ""
+            left = f"  ({overview.left})" if overview.left else ""
+            _print(f"[{overview.done}/{overview.total}] {overview.phase}{share}{overview.detail}{left}")
 
     def _print_readings(self) -> None:
         now_s = time.monotonic()

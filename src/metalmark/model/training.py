@@ -1,4 +1,4 @@
-"""TrainingRun: a workload trained to its accuracy, over one or more sessions. Pure data.
+"""TrainingRun: a workload trained and validated epoch by epoch, over one or more sessions. Pure data.
 
 Raw figures are kept; rates, best epochs and joules are derived when shown (`training/derived.py`).
 """
@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from metalmark.model.plan import Plan, PositiveInt
 from metalmark.model.run import Absent, Count, DeviceMemory, Failed, Machine, Run, Seconds, Software, Telemetry
@@ -15,16 +16,60 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 SweepId = Annotated[str, Meta(pattern=r"^([0-9a-z]{8,40})?$")]
 
 
+ACCURACY, VALIDATION_LOSS, TRAIN_LOSS, TOP5 = "accuracy", "val_loss", "train_loss", "top5"
+"""What the figures that every epoch may have are called, beside those in its `metrics`."""
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """A figure of each epoch, and which way is better."""
+
+    name: str
+    falls: bool
+    """Lower is better, as for a loss."""
+
+
+class Target(Metric, frozen=True, kw_only=True):
+    value: float
+
+
 class Goal(Struct, frozen=True, kw_only=True):
-    """How long to train, and when to stop before."""
+    """How long to train, on how much, and when to stop before."""
 
     epochs: PositiveInt
     target_accuracy: Share | None = None
     """Stop after the epoch whose validation reaches it."""
+    target: Target | None = None
+    """The same for any other figure than the accuracy."""
+    monitor: Metric | None = None
+    """What makes an epoch better than another; None: the accuracy where there is one, else the validation loss."""
     patience: PositiveInt | None = None
-    """Stop after so many epochs without a better validation accuracy."""
+    """Stop after so many epochs without a better one."""
+    limit_samples: PositiveInt | None = None
+    """Train on so many samples at most, always the same ones, and validate on so many."""
+    limit_steps: PositiveInt | None = None
+    """End each epoch after so many steps."""
     workers: Count | None = None
     """Threads that make batches ahead; 0 makes each when it is asked for, None leaves it to the size of a batch."""
+
+    @property
+    def wanted(self) -> Target | None:
+        """The target, whichever figure it is of."""
+        if self.target_accuracy is None:
+            return self.target
+        return Target(name=ACCURACY, falls=False, value=self.target_accuracy)
+
+    def aimed_at(self, target: Target | None) -> "Goal":
+        """Return the goal with another target. An accuracy has the field that older versions read."""
+        accuracy = target.value if target is not None and target.name == ACCURACY else None
+        return replace(self, target_accuracy=accuracy, target=None if accuracy is not None else target)
+
+
+class EpochPart(Struct, frozen=True, kw_only=True):
+    """The part of an epoch that an earlier session trained, before it was stopped, on that session's clock."""
+
+    session: Count
+    begin_s: Seconds
+    end_s: Seconds
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
@@ -36,16 +81,21 @@ class Epoch(Struct, frozen=True, kw_only=True):
     begin_s: Seconds
     """On the clock of that session, from the start of its process, as telemetry's is."""
     end_s: Seconds
+    earlier: tuple[EpochPart, ...] = ()
+    """Where an epoch was resumed in its middle: when the sessions before trained their parts of it. The figures below
+    are of the whole epoch."""
     samples: Count
     steps: Count
     losses: tuple[float, ...]
     """Of each step: the mean over its batch, before its update."""
     train_loss: float
     """Weighted by samples."""
-    validation_loss: float
-    accuracy: Share
-    """Of the validation samples, each counted once."""
+    validation_loss: float | Absent
+    accuracy: Share | Absent
+    """Of the validation samples, each counted once; of their positions or pixels where each of these has a class."""
     top5: Share | Absent
+    metrics: dict[str, float] = {}
+    """Of validation: those of the task (perplexity, mae, ...) and those of the user's own."""
     validation_samples: Count
     learning_rate: float
     """After the last step."""
@@ -58,7 +108,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
     first_steps_samples: Count
     validation_s: Seconds
     checkpoint_s: Seconds = 0.0
-    """Writing the checkpoint of the epoch before; outside the three parts."""
+    """Writing the checkpoint of the epoch before, and those within this one; outside the three parts."""
 
 
 class TrainingSession(Struct, frozen=True, kw_only=True):
@@ -75,10 +125,15 @@ class Ending(StrEnum):
     RUNNING = "running"
     """Or killed: whoever writes the end did not come to it."""
     EPOCHS = "all epochs done"
-    TARGET = "target accuracy reached"
+    TARGET = "target reached"
     PATIENCE = "no better epoch within the patience"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Ending | None":
+        # Runs of 0.1.0 had targets of the accuracy alone.
+        return cls.TARGET if value == "target accuracy reached" else None
 
 
 NOT_BEGUN = "not begun"
@@ -93,12 +148,15 @@ class TrainingSetup(Struct, frozen=True, kw_only=True):
     trainable_parameters: Count
     data: str
     data_digest: str
-    train_samples: Count
-    validation_samples: Count
+    train_samples: Count | None
+    """None: a stream that does not say how many it has."""
+    validation_samples: Count | None
     classes: Count
     workers: Count
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    task: str = ""
+    """What it was taken to learn, where that could be told."""
 
 
 class TrainingRun(Run, frozen=True, kw_only=True, tag="training"):

@@ -7,18 +7,29 @@ this can't be told, and what to type to find out.
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from metalmark.model.training import TrainingRun
+from metalmark.model.run import Absent
+from metalmark.model.training import ACCURACY, Target, TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.compare_page import comparison_answer, try_to_compare
 from metalmark.report.content import Content
-from metalmark.report.text.units import count, duration, figures, grouped, percent, seconds, share
+from metalmark.report.text.units import (
+    count,
+    duration,
+    figures,
+    grouped,
+    metric_value,
+    percent,
+    seconds,
+    share,
+    target_shown,
+)
 from metalmark.results.comparison import Comparison, comparable_keys, compare
 from metalmark.results.derived import target_reached, training_figures
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import Side, shown
-from metalmark.stats.difference import ENOUGH, Difference, Verdict
-from metalmark.stats.summary import median, step_interval
-from metalmark.training.derived import best, elapsed_s
+from metalmark.stats.difference import ENOUGH, Difference, Verdict, typical
+from metalmark.stats.summary import step_interval
+from metalmark.training.derived import best, elapsed_s, figure, monitor_of
 
 MOST_GROUPS = 3
 MOST_SIDES = 4
@@ -156,7 +167,7 @@ def _fastest(cells: Sequence[Measured]) -> str:
 
 
 def _sample_s(cell: Measured) -> float:
-    return median([median(times) for times in cell.processes])
+    return typical(cell.processes)
 
 
 def _training_answers(runs: Sequence[TrainingRun]) -> Iterator[str]:
@@ -171,49 +182,74 @@ def _training_answers(runs: Sequence[TrainingRun]) -> Iterator[str]:
 
 
 def _training_answer(run: TrainingRun) -> str:
-    top, target = best(run.epochs), run.goal.target_accuracy
+    top, target = best(run.epochs, run.goal.monitor), run.goal.wanted
     assert top is not None
+    by = monitor_of(run.epochs, run.goal.monitor)
+    value = metric_value(by.name, figure(top, by.name))
+    came_to = f"a validation accuracy of {value}" if by.name == ACCURACY else f"a {by.name} of {value}"
     line = (
-        f"{training_figures(run).label} reached a validation accuracy of {percent(top.accuracy)} in epoch {top.number} "
+        f"{training_figures(run).label} reached {came_to} in epoch {top.number} "
         f"of {len(run.epochs)}, which took {duration(sum(map(elapsed_s, run.epochs)))} in all."
     )
     if target is None:
         return line
     found = target_reached(run, target)
     after = f"was reached after {duration(found.seconds)}" if found else "was not reached"
-    return f"{line} The target of {percent(target)} {after}."
+    return f"{line} The target of {target_shown(target)} {after}."
 
 
 def _first_to_reach(runs: Sequence[TrainingRun]) -> str:
-    """Who reached the target and when; without a common target, the highest accuracy that all of them reached."""
-    targets = {run.goal.target_accuracy for run in runs}
+    """Who reached the target and when; without a common target, the best that all of them reached."""
+    targets = {run.goal.wanted for run in runs}
     target = targets.pop() if len(targets) == 1 else None
     if target is None:
-        target = min(max(epoch.accuracy for epoch in run.epochs) for run in runs)
+        target = _reached_by_all(runs)
+    if target is None:
+        return " ".join(_training_answer(run) for run in runs[:MOST_SIDES])
+    accuracy = target.value if target.name == ACCURACY else None
+    what = f"{percent(accuracy)} validation accuracy" if accuracy is not None else target_shown(target)
     sides = grouped((training_figures(run).label, run) for run in runs)
     reached = [(label, target_reached(run, target)) for label, held in sides.items() for run in held]
     times = sorted((found.seconds, label) for label, found in reached if found is not None)
     never = dict.fromkeys(label for label, found in reached if found is None)
     parts = [f"{label} after {duration(time_s)}" for time_s, label in times]
-    line = f"No training reached a validation accuracy of {percent(target)}."
+    line = (
+        f"No training reached {what}."
+        if accuracy is None
+        else (f"No training reached a validation accuracy of {percent(accuracy)}.")
+    )
     if parts:
         more = f" and {len(parts) - MOST_SIDES} more" if len(parts) > MOST_SIDES else ""
-        line = f"{percent(target)} validation accuracy: first {', then '.join(parts[:MOST_SIDES])}{more}."
+        line = f"{what}: first {', then '.join(parts[:MOST_SIDES])}{more}."
         line += f" Not reached by {', '.join(never)}." if never else ""
     if len(sides) < 2:
         return line
-    verdicts = _verdicts([Side.of_runs(label, held) for label, held in sides.items()], target=target)
+    verdicts = _verdicts([Side.of_runs(label, held) for label, held in sides.items()], target=accuracy)
     return " ".join([line, *verdicts])
+
+
+def _reached_by_all(runs: Sequence[TrainingRun]) -> Target | None:
+    """Return the best value that every training came to of what they were all judged by; None where they differ."""
+    monitors = {monitor_of(run.epochs, run.goal.monitor) for run in runs}
+    if len(monitors) > 1:
+        return None
+    by = monitors.pop()
+    tops = [best(run.epochs, by) for run in runs]
+    values = [figure(top, by.name) for top in tops if top is not None]
+    known = [value for value in values if not isinstance(value, Absent)]
+    worst = max(known, default=None) if by.falls else min(known, default=None)
+    return None if worst is None else Target(name=by.name, falls=by.falls, value=worst)
 
 
 def _watched_answer(run: WatchedRun) -> str:
     loop = next(iter(run.stretches), "")
     stretches = run.stretches.get(loop, ())
     steps, wait = sum(stretch.steps for stretch in stretches), run.input_wait_share(loop)
-    if not steps or wait is None:
+    if not steps:
         return f"{run.name}: {run.ended.value} after {duration(run.elapsed_s)}, and no loop of it was watched."
     step_s = sum(stretch.elapsed_s for stretch in stretches) / steps
+    waiting = f", {share(wait)} of it waiting for input" if wait is not None else ""
     return (
-        f"{run.name}: {seconds(step_s)} per step by the host's clock over {count(steps, 'step')}, {share(wait)} of it "
-        f"waiting for input ({run.ended.value})."
+        f"{run.name}: {seconds(step_s)} per step by the host's clock over {count(steps, 'step')}{waiting} "
+        f"({run.ended.value})."
     )

@@ -338,10 +338,11 @@ def _trained_figures(cell: Measured, target: float | None) -> TrainedFigures:
     tops: dict[int, list[float]] = {}
     finals: dict[int, list[float]] = {}
     for run in cell.trainings:
-        top = best(run.epochs)
-        if top is not None:
+        top = best(run.epochs, run.goal.monitor)
+        if top is not None and not isinstance(top.accuracy, Absent):
             tops.setdefault(run.plan.seed, []).append(top.accuracy)
-            finals.setdefault(run.plan.seed, []).append(run.epochs[-1].accuracy)
+            last = run.epochs[-1].accuracy
+            finals.setdefault(run.plan.seed, []).append(top.accuracy if isinstance(last, Absent) else last)
     reached = [] if target is None else [target_reached(run, target) for run in cell.trainings]
     times = [one.seconds for one in reached if one is not None]
     return TrainedFigures(
@@ -364,6 +365,9 @@ def _trained_difference(
         return TrainedDifference(accuracy=lost, final_accuracy=lost, to_target=lost)
     if any(run.ending is Ending.TARGET for cell in one for run in cell.trainings):
         why = Absent(reason="they stopped when they reached their target, so how far they would have come is not known")
+        return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
+    if not a.accuracies or not b.accuracies:
+        why = Absent(reason="they have no accuracy; `metalmark runs show` has what they do have side by side")
         return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
     # Where each seed has samples of its own, how these differ is in both sides alike.
     paired = a.seeds == b.seeds and len({*map(frozenset, samples_by_seed(one.a.trainings).values())}) > 1

@@ -3,7 +3,6 @@
 Derived when shown, never stored. A figure that is not there is Absent with the reason."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
 from msgspec import Struct, structs
 
@@ -11,7 +10,7 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import DeviceKind
 from metalmark.model.run import Absent, Flag, Machine
-from metalmark.model.training import Ending, Epoch, TrainingRun
+from metalmark.model.training import ACCURACY, VALIDATION_LOSS, Ending, Epoch, Metric, Target, TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.runner.flags import flags_of_watched, memory_growth
 from metalmark.stats.drift import drift
@@ -19,7 +18,16 @@ from metalmark.stats.summary import median
 from metalmark.stats.window import VISIBLE, Window, is_cpu
 from metalmark.telemetry.energy import energy_of, parts_of
 from metalmark.training import derived as of_training
-from metalmark.training.derived import best, elapsed_s, overall_samples_s
+from metalmark.training.derived import (
+    best,
+    curve,
+    elapsed_s,
+    figure,
+    monitor_of,
+    overall_samples_s,
+    reaches,
+    spans,
+)
 
 UNTRAINED = Absent(reason="no epoch was trained")
 UNCOUNTED = Absent(reason="this workload has no count of its work")
@@ -103,6 +111,9 @@ class TrainingFigures(Struct, frozen=True, kw_only=True):
     best_epoch: int | None
     accuracy: float | Absent
     """Validation accuracy of the best epoch."""
+    monitor: Metric
+    """What made it the best."""
+    best_value: float | Absent
     epoch_s: float | Absent
     input_s: float | Absent
     compute_s: float | Absent
@@ -117,6 +128,7 @@ class TrainingFigures(Struct, frozen=True, kw_only=True):
     memory_bytes: int | Absent
     """What the device counted at its peak; on the CPU, and where nothing counts, the most the process held."""
     accuracies: tuple[float, ...]
+    """Empty where an epoch has none; so the losses."""
     validation_losses: tuple[float, ...]
     busy_percent: tuple[float, ...]
     """Every reading of the utilisation, in order."""
@@ -170,7 +182,14 @@ def derive(record: BenchRun) -> Derived | None:
 
 
 def training_figures(run: TrainingRun) -> TrainingFigures:
-    epochs, top, count, failure, nothing = run.epochs, best(run.epochs), len(run.epochs), run.failure, UNTRAINED
+    epochs, top, count, failure, nothing = (
+        run.epochs,
+        best(run.epochs, run.goal.monitor),
+        len(run.epochs),
+        run.failure,
+        UNTRAINED,
+    )
+    monitor = monitor_of(epochs, run.goal.monitor)
     first_s = sum(epoch.first_steps_s for epoch in epochs)
     input_s, compute_s, validation_s = (
         sum(getattr(epoch, name) for epoch in epochs) for name in ("input_s", "compute_s", "validation_s")
@@ -187,6 +206,8 @@ def training_figures(run: TrainingRun) -> TrainingFigures:
         of_epochs=run.goal.epochs,
         best_epoch=top.number if top is not None else None,
         accuracy=top.accuracy if top is not None else nothing,
+        monitor=monitor,
+        best_value=figure(top, monitor.name) if top is not None else nothing,
         epoch_s=(input_s + compute_s + validation_s - first_s) / count if count else nothing,
         input_s=input_s / count if count else nothing,
         compute_s=(compute_s - first_s) / count if count else nothing,
@@ -196,8 +217,8 @@ def training_figures(run: TrainingRun) -> TrainingFigures:
         utilisation=utilisation if count else nothing,
         energy=training_energy(run) if count else nothing,
         memory_bytes=nothing if not count else memory if isinstance(memory, Absent) else memory.bytes,
-        accuracies=tuple(epoch.accuracy for epoch in epochs),
-        validation_losses=tuple(epoch.validation_loss for epoch in epochs),
+        accuracies=curve(epochs, ACCURACY),
+        validation_losses=curve(epochs, VALIDATION_LOSS),
         busy_percent=tuple(busy),
         flags=of_training.flags(run),
     )
@@ -241,12 +262,15 @@ def memory_used(placed_on: str, peak_bytes: int | Absent | None, held_bytes: Seq
     return Absent(reason="no reading of the process's memory")
 
 
-def target_reached(run: TrainingRun, accuracy: float) -> TargetReached | None:
-    """The first epoch with that validation accuracy, and what it took to get there; None where no epoch has it."""
+def target_reached(run: TrainingRun, target: Target | float) -> TargetReached | None:
+    """The first epoch that reaches a target, and what it took to get there; None where no epoch does. A number is a
+    validation accuracy."""
+    if not isinstance(target, Target):
+        target = Target(name=ACCURACY, falls=False, value=target)
     epochs: list[Epoch] = []
     for epoch in run.epochs:
         epochs.append(epoch)
-        if epoch.accuracy >= accuracy:
+        if reaches(epoch, target):
             seconds = sum(elapsed_s(each) for each in epochs)
             return TargetReached(epoch=epoch.number, seconds=seconds, joules=joules_of_epochs(run, epochs))
     return None
@@ -262,10 +286,9 @@ def joules_of_epochs(run: TrainingRun, epochs: Sequence[Epoch]) -> dict[str, flo
 
 def _sessions(run: TrainingRun, epochs: Sequence[Epoch]) -> Iterator[tuple[Window, Machine]]:
     """The window and the machine of each session that trained some of these epochs."""
-    for number, group in groupby(epochs, key=lambda epoch: epoch.session):
-        if number < len(run.sessions):
-            session, spans = run.sessions[number], [(epoch.begin_s, epoch.end_s) for epoch in group]
-            yield Window(spans, _placed_on(run), session.telemetry, session.software.environment), session.machine
+    for number, session in enumerate(run.sessions):
+        if times := spans(epochs, number):
+            yield Window(times, _placed_on(run), session.telemetry, session.software.environment), session.machine
 
 
 def _placed_on(run: TrainingRun) -> str:

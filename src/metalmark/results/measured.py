@@ -16,7 +16,7 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
 from metalmark.model.run import Absent, FailureKind, RunKind
-from metalmark.model.training import Ending, Goal, TrainingRun
+from metalmark.model.training import Ending, Goal, Metric, Target, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results import derived
 from metalmark.results.cells import Cell, cells_of
@@ -115,6 +115,10 @@ def training_question(run: TrainingRun) -> Keys:
         "epochs": str(goal.epochs),
         "target accuracy": "none" if goal.target_accuracy is None else f"{goal.target_accuracy:g}",
         "patience": word(goal.patience) or "none",
+        **({"target": target_words(goal.target)} if goal.target is not None else {}),
+        **({"monitor": monitor_words(goal.monitor)} if goal.monitor is not None else {}),
+        "samples": word(goal.limit_samples) or "all",
+        "steps per epoch": word(goal.limit_steps) or "all",
     }
 
 
@@ -156,9 +160,22 @@ def train_command(plan: Plan, goal: Goal) -> str:
     """The command that trains a plan again."""
     parts = [*_plan_words(plan), "--epochs", str(goal.epochs)]
     parts += ["--target-accuracy", f"{goal.target_accuracy:g}"] if goal.target_accuracy is not None else []
+    parts += ["--target", target_words(goal.target)] if goal.target is not None else []
+    parts += ["--monitor", monitor_words(goal.monitor)] if goal.monitor is not None else []
+    parts += ["--limit-samples", str(goal.limit_samples)] if goal.limit_samples is not None else []
+    parts += ["--limit-steps", str(goal.limit_steps)] if goal.limit_steps is not None else []
     parts += ["--patience", str(goal.patience)] if goal.patience is not None else []
     parts += ["--workers", str(goal.workers)] if goal.workers is not None else []
     return f"metalmark train {shlex.join(parts)}"
+
+
+def target_words(target: Target) -> str:
+    """A target as --target takes it, with the direction said."""
+    return f"{target.name}{'<=' if target.falls else '>='}{target.value:g}"
+
+
+def monitor_words(monitor: Metric) -> str:
+    return f"{monitor.name}:{'min' if monitor.falls else 'max'}"
 
 
 def _plan_words(plan: Plan) -> list[str]:
@@ -170,6 +187,7 @@ def _plan_words(plan: Plan) -> list[str]:
         value = getattr(plan.settings, name)
         if value != getattr(DEFAULT_SETTINGS, name):
             parts.append(f"--{name.replace('_', '-')}={word(value)}")
+    parts += ["--target-column", plan.target_column] if plan.target_column else []
     return [*parts, *(["--data", plan.data] if plan.data != "synthetic" else [])]
 
 
@@ -296,7 +314,9 @@ def _of_trainings(keys: CellKeys, every: Sequence[TrainingRun]) -> Measured:
         notes.append(f"{len(left_out)} of {len(every)} trainings of {plan.framework} {plan.device} left out: {states}.")
     read = ""
     if setups:
-        read = f"{setups[0].data}, {setups[0].train_samples:,} + {setups[0].validation_samples:,} samples"
+        counts = [setups[0].train_samples, setups[0].validation_samples]
+        words = " + ".join("unknown" if count is None else f"{count:,}" for count in counts)
+        read = f"{setups[0].data}, {words} samples"
     return Measured(
         kind=RunKind.TRAINING,
         what={**keys[0], **({"data read": read} if read else {})},

@@ -9,7 +9,7 @@ import msgspec
 
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.run import Run
+from metalmark.model.run import Absent, Run
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.summary import median
@@ -126,7 +126,7 @@ def _bench_columns(run: BenchRun) -> dict[str, Any]:
 def _training_columns(run: TrainingRun, folder: Path | None) -> dict[str, Any]:
     from metalmark.training.derived import best, overall_samples_s
 
-    top, samples_s = best(run.epochs), overall_samples_s(run.epochs)
+    top, samples_s = best(run.epochs, run.goal.monitor), overall_samples_s(run.epochs)
     columns: dict[str, Any] = {"device": run.setting.placed_on} if run.setting and run.setting.placed_on else {}
     if folder is not None:
         columns["name"] = storable(f"{folder.parent.name}/{folder.name}" if run.sweep else folder.name)
@@ -135,7 +135,7 @@ def _training_columns(run: TrainingRun, folder: Path | None) -> dict[str, Any]:
         **columns,
         "samples_s": samples_s if isinstance(samples_s, float) else None,
         "epochs": len(run.epochs),
-        "accuracy": top.accuracy if top is not None else None,
+        "accuracy": top.accuracy if top is not None and not isinstance(top.accuracy, Absent) else None,
     }
 
 

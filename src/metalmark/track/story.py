@@ -16,6 +16,7 @@ from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
 from metalmark.model.watch import WatchedRun
 from metalmark.results.derived import derive, joules_of_epochs, target_reached
+from metalmark.results.measured import monitor_words, target_words
 from metalmark.stats.summary import median, step_interval
 from metalmark.track.queue import (
     AttachedFile,
@@ -57,7 +58,10 @@ def begin_of(run: AnyRun) -> Begin:
     else:
         first = run.sessions[0] if run.sessions else None
         kind, tags = "training", machine_tags(first.machine, first.software) if first is not None else {}
-        goal = {name: getattr(run.goal, name) for name in ("epochs", "target_accuracy", "patience")}
+        names = ("epochs", "target_accuracy", "patience", "limit_samples", "limit_steps")
+        goal = {name: getattr(run.goal, name) for name in names}
+        goal["target"] = None if run.goal.target is None else target_words(run.goal.target)
+        goal["monitor"] = None if run.goal.monitor is None else monitor_words(run.goal.monitor)
         params |= {name: value for name, value in goal.items() if value is not None}
     if run.sweep:
         params["repeat"] = run.repeat
@@ -101,7 +105,7 @@ def conclude(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> No
         end_ms = milliseconds(began) + round(max(ends_s, default=0.0) * 1000)
         writer.append(*_training_totals(run, end_ms))
         writer.attach(AttachedFile(name=RECORD), msgspec.json.format(encode(run), indent=1))
-        top = best(run.epochs)
+        top = best(run.epochs, run.goal.monitor)
         if folder is not None and (folder / BEST).exists() and top is not None and run.setting is not None:
             classes, source = run.setting.classes, _workload_source(folder)
             model = AttachedModel(name=BEST, plan=run.plan, epoch=top.number, classes=classes, source=source)
@@ -187,9 +191,11 @@ def _epochs(run: TrainingRun) -> Iterator[QueueEvent]:
 
 def setup_event(setup: TrainingSetup) -> Known:
     names = ("data_digest", "train_samples", "validation_samples", "parameters", "trainable_parameters", "workers")
+    values = {name: value for name in names if (value := getattr(setup, name)) is not None}
     return Known(
-        params={"data_source": setup.data, **{name: getattr(setup, name) for name in names}},
+        params={"data_source": setup.data, **values},
         tags={
+            **({"task": setup.task} if setup.task else {}),
             "placed_on": setup.placed_on,
             "device_name": setup.device_name,
             **{f"version.{name}": version for name, version in setup.versions.items()},
@@ -202,7 +208,7 @@ def epoch_row(epoch: Epoch, at_ms: int) -> MetricRow:
     fields = ("train_loss", "validation_loss", "accuracy", "top5", "learning_rate", "input_s", "compute_s",
               "validation_s", "checkpoint_s")  # fmt: skip
     values = {name: getattr(epoch, name) for name in fields}
-    numbers = known_numbers({**values, "samples_s": samples_s(epoch), "elapsed_s": elapsed_s(epoch)})
+    numbers = known_numbers({**epoch.metrics, **values, "samples_s": samples_s(epoch), "elapsed_s": elapsed_s(epoch)})
     named = {f"epoch/{name}": value for name, value in numbers.items()}
     return MetricRow(axis=MetricAxis.EPOCH, x=epoch.number, at_ms=at_ms, values=named)
 
@@ -216,12 +222,13 @@ def session_rows(run: TrainingRun, number: int) -> Iterator[MetricRow]:
 
 
 def _training_totals(run: TrainingRun, end_ms: int) -> Iterator[QueueEvent]:
-    top = best(run.epochs)
+    top = best(run.epochs, run.goal.monitor)
     if top is not None:
         total_s = sum(elapsed_s(epoch) for epoch in run.epochs)
         values: dict[str, float | int | Absent | None] = {
             "best/accuracy": top.accuracy,
             "best/validation_loss": top.validation_loss,
+            **{f"best/{name}": value for name, value in top.metrics.items()},
             "best/epoch": top.number,
             "total/training_s": total_s,
         }
@@ -230,7 +237,7 @@ def _training_totals(run: TrainingRun, end_ms: int) -> Iterator[QueueEvent]:
         for part, used in joules_of_epochs(run, run.epochs).items():
             if isinstance(used, float):
                 values |= {f"total/{part}_joules": used, f"total/{part}_watts": used / total_s if total_s else None}
-        wanted = run.goal.target_accuracy
+        wanted = run.goal.wanted
         target = target_reached(run, wanted) if wanted is not None else None
         if target is not None:
             values["target/seconds"] = target.seconds

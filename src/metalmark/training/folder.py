@@ -16,16 +16,30 @@ from metalmark.machine.durable import flush_to_drive, read_whole, write_struct
 from metalmark.model.codec import decode_versioned, read_json, refuse_newer
 from metalmark.model.plan import Plan
 from metalmark.model.run import SCHEMA, DeviceMemory, Failed, now_utc
-from metalmark.model.training import Ending, Epoch, Goal, TrainingRun
+from metalmark.model.training import Ending, Epoch, EpochPart, Goal, Target, TrainingRun
 from metalmark.training.base import State
 
 RECORD, JOB, LINEUP = "record.json", "job.json", "lineup.json"
 BEST, LAST = "best.safetensors", "last.safetensors"
-CHECKPOINT_SCHEMA = 1
+CHECKPOINT_SCHEMA = 2
+WHOLE_EPOCHS = 1
+"""The schema of a checkpoint at the end of an epoch, which Metalmark 0.1.0 reads too."""
 METADATA = "metalmark"
 START_AGAIN = "Start again in another --out."
 
 T = TypeVar("T", bound=Struct)
+
+
+class CheckpointInterval(Struct, frozen=True, kw_only=True):
+    """How often a checkpoint is written within an epoch: by time, or by steps."""
+
+    minutes: float | None = None
+    steps: int | None = None
+
+    def is_due(self, *, elapsed_s: float, steps: int) -> bool:
+        """Return whether so much after the last one it is time for the next."""
+        by_time = self.minutes is not None and elapsed_s >= 60 * self.minutes
+        return by_time or (self.steps is not None and steps >= self.steps)
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -36,6 +50,8 @@ class Request(Struct, frozen=True, kw_only=True):
     goal: Goal
     paths: dict[str, str] = {}
     hz: float | None = 5.0
+    checkpoint_every: CheckpointInterval | None = None
+    """None: after each epoch only."""
     sweep: str = ""
     """The id of the lineup that it is a member of; empty for a training by itself."""
     cell: int = 0
@@ -66,6 +82,24 @@ class Member(NamedTuple):
     folder: Path
 
 
+class Changes(Struct, frozen=True, kw_only=True):
+    """What a resumed training may do otherwise than it was asked to: when it stops and when it writes checkpoints,
+    never what it trains on. None: as before."""
+
+    epochs: int | None = None
+    target: Target | None = None
+    patience: int | None = None
+    checkpoint_every: CheckpointInterval | None = None
+
+    def applied(self, request: Request) -> Request:
+        replace = msgspec.structs.replace
+        goal = request.goal if self.epochs is None else replace(request.goal, epochs=self.epochs)
+        goal = goal if self.patience is None else replace(goal, patience=self.patience)
+        goal = goal if self.target is None else goal.aimed_at(self.target)
+        every = self.checkpoint_every or request.checkpoint_every
+        return replace(request, goal=goal, checkpoint_every=every)
+
+
 def new_run(request: Request) -> TrainingRun:
     """Return the run of a training that has not begun."""
     asked = {name: getattr(request, name) for name in ("id", "sweep", "cell", "repeat", "plan", "goal")}
@@ -89,15 +123,6 @@ def new_folder(folder: Path) -> Path:
         why = error.strerror if isinstance(error, OSError) else "it is too deep"
         raise StoreError(f"{folder} can't be made: {why}.", hint="Give another --out DIR.") from error
     return folder.resolve()
-
-
-def stored_training(folder: Path, epochs: int | None = None) -> Member:
-    """Return the training of a folder as it can go on: with the epochs of its last checkpoint."""
-    request, run = read_request(folder), read_record(folder)
-    if epochs is not None:
-        request = msgspec.structs.replace(request, goal=msgspec.structs.replace(request.goal, epochs=epochs))
-    epochs_done = load_checkpoint(folder / LAST)[0].epochs if (folder / LAST).exists() else ()
-    return Member(request, msgspec.structs.replace(run, epochs=epochs_done), folder)
 
 
 def discard(folder: Path) -> None:
@@ -142,6 +167,22 @@ def read_struct(
     return decode_versioned(data, kind, newest=newest, source=str(path), hint=hint)
 
 
+class PartialEpoch(Struct, frozen=True, kw_only=True):
+    """An epoch up to a step in its middle."""
+
+    number: int
+    losses: tuple[float, ...]
+    """Of each step that is done: their number is the position in the epoch."""
+    sizes: tuple[int, ...]
+    """Samples of each of these steps."""
+    parts: tuple[EpochPart, ...]
+    input_s: float
+    compute_s: float
+    first_steps_s: float
+    first_steps_samples: int
+    checkpoint_s: float
+
+
 class Checkpoint(Struct, frozen=True, kw_only=True):
     """What a checkpoint's metadata says about its arrays. The curve is in it, so it can't disagree with the weights."""
 
@@ -150,6 +191,21 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     framework: str
     data_digest: str
     epochs: tuple[Epoch, ...]
+    partial: PartialEpoch | None = None
+    """The epoch that was in its middle, where it was."""
+
+
+def stored_training(folder: Path, changes: Changes | None = None) -> Member:
+    """Return the training of a folder as it can go on: with the epochs of its last checkpoint."""
+    request, run = read_request(folder), read_record(folder)
+    checkpoint = last_checkpoint(folder)
+    done = checkpoint.epochs if checkpoint is not None else ()
+    return Member((changes or Changes()).applied(request), msgspec.structs.replace(run, epochs=done), folder)
+
+
+def last_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return what the last checkpoint says about itself, without its arrays; None where there is none yet."""
+    return load_checkpoint(folder / LAST, arrays=False)[0] if (folder / LAST).exists() else None
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, state: State) -> None:
@@ -174,13 +230,14 @@ def share_file(path: Path, other: Path) -> None:
     beside.replace(other)
 
 
-def load_checkpoint(path: Path) -> tuple[Checkpoint, State]:
+def load_checkpoint(path: Path, *, arrays: bool = True) -> tuple[Checkpoint, State]:
     safe_open = _safetensors("safe_open")
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(METADATA, "")
             checkpoint = read_json(text, Checkpoint, source="its metadata")
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a mapping
+            names = file.keys() if arrays else ()
+            state = {name: file.get_tensor(name) for name in names}
     except Exception as error:  # safetensors raises exceptions of its own, which change with its versions
         why = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise FormatError(

@@ -21,7 +21,7 @@ from metalmark.runner.expand import require
 from metalmark.runner.probing import absences, choose_devices
 from metalmark.training import folder as training_folder
 from metalmark.training.derived import ending
-from metalmark.training.folder import LINEUP, Member, Request
+from metalmark.training.folder import LINEUP, Changes, Member, Request
 
 SCHEMA = 1
 EVERY = "all"
@@ -110,12 +110,12 @@ def new_lineup(requests: Sequence[Request], folder: Path, say: Say) -> list[Memb
     return members
 
 
-def read_members(folder: Path, epochs: int | None = None) -> list[Member]:
+def read_members(folder: Path, changes: Changes | None = None) -> list[Member]:
     """Return the members of a stored lineup as they can go on. Folders of older versions do not say their cell."""
     lineup = read_lineup(folder)
     members = []
     for cell, name in enumerate(lineup.members):
-        request, run, member_folder = training_folder.stored_training(folder / name, epochs)
+        request, run, member_folder = training_folder.stored_training(folder / name, changes)
         if not request.sweep:
             request = msgspec.structs.replace(request, sweep=lineup.id, cell=cell)
             run = msgspec.structs.replace(run, sweep=lineup.id, cell=cell)

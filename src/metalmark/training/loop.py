@@ -2,35 +2,55 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset
+from metalmark.data.dataset import Dataset, Part, Stream, Subset, order
 from metalmark.errors import UnsupportedError, WrongResultError
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Plan
 from metalmark.model.run import Absent
-from metalmark.model.training import Ending, Epoch
-from metalmark.model.workload import Workload
+from metalmark.model.training import Ending, Epoch, EpochPart
+from metalmark.model.workload import Task, Workload
 from metalmark.training import samples
-from metalmark.training.base import Trainer
+from metalmark.training.base import State, Trainer
 from metalmark.training.derived import best, ending
-from metalmark.training.folder import BEST, LAST, Checkpoint, Request, load_checkpoint, save_checkpoint, share_file
+from metalmark.training.folder import (
+    BEST,
+    CHECKPOINT_SCHEMA,
+    LAST,
+    WHOLE_EPOCHS,
+    Checkpoint,
+    PartialEpoch,
+    Request,
+    load_checkpoint,
+    save_checkpoint,
+    share_file,
+)
+from metalmark.training.generators import PREFIX, generator_state, load_generators, seed_generators
+from metalmark.training.metrics import Figures, Tally
 
 READ_EVERY_S = 0.5
 """Reading a loss waits for the device; twice a second costs a thousandth and still finds a NaN soon."""
 MOST_PENDING = 1000
-TOP = 5
+BEGIN = "begin."
+"""Leads the names of generators as they were when an epoch began, in a checkpoint within it."""
+NOT_VALIDATED = "the recipe has a step of its own and neither `loss`, `validate` nor `metrics`, so nothing is validated"
+NOTHING_TO_VALIDATE = "there are no samples to validate on"
 
 
 class Teller(Protocol):
-    """What the loop tells about its progress."""
+    """What the loop tells about its progress. `done` is a share; None where the length of a pass is not known."""
 
-    def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None: ...
-    def validating(self, *, epoch: int, done: float) -> None: ...
+    def losses(self, *, epoch: int, step: int, done: float | None, losses: list[float]) -> None: ...
+    def validating(self, *, epoch: int, done: float | None) -> None: ...
+    def saved(self, *, epoch: int, step: int) -> None: ...
     def ended(self, epoch: Epoch, step: int) -> None: ...
 
 
@@ -50,104 +70,225 @@ class Loop:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`now` counts from the start of this process, as telemetry does."""
-        self._trainer, self._workload, self._plan, self._dataset = trainer, workload, plan, dataset
+        self._trainer, self._workload, self._plan = trainer, workload, plan
+        self._dataset = limited(dataset, request.goal.limit_samples)
         self._request, self._folder, self._session, self._workers = request, folder, session, workers
         self._tell, self._now = tell, now
         self._sizes: set[int] = set()
+        self._state: State = {}
+        """A checkpoint's, while the epoch in whose middle it was written is opened."""
         self._checkpoint_s = 0.0
         self._step = 0
 
-    def resume(self) -> list[Epoch]:
+    def check(self, first: Arrays) -> Task | None:
+        """Evaluate one batch before anything is trained: a metric that fails, a task that does not fit or a target
+        that nothing measures is told now, not after the first epoch. Return what the network is taken to learn."""
+        if self._unvalidated:
+            known = {"train_loss"}
+            tally = Tally(self._workload.task, self._trainer.recipe.metrics)
+        else:
+            tally = self._new_tally()
+            self._count(tally, first)
+            figures = tally.figures()
+            named = {"val_loss": figures.loss, "accuracy": figures.accuracy, "top5": figures.top5}
+            known = {"train_loss", *figures.metrics, *self._trainer.recipe.metrics}
+            known |= {name for name, value in named.items() if not isinstance(value, Absent)}
+            if tally.task is Task.LANGUAGE:
+                known.add("perplexity")
+        goal = self._request.goal
+        for flag, metric in (("--target", goal.wanted), ("--monitor", goal.monitor)):
+            if metric is not None and metric.name not in known:
+                why = tally.figures().accuracy if metric.name == "accuracy" else None
+                reason = f": {why.reason}" if isinstance(why, Absent) and not self._unvalidated else ""
+                raise UnsupportedError(
+                    f"{flag} {metric.name}: this training has no {metric.name}{reason}.",
+                    hint=f"It has: {', '.join(sorted(known))}. Your own come from Recipe(metrics={{...}}).",
+                )
+        return tally.task
+
+    def resume(self) -> tuple[list[Epoch], PartialEpoch | None]:
         """Load the state of the last checkpoint, and return its epochs; none where there is no checkpoint."""
         path = self._folder / LAST
         if not path.exists():
-            return []
+            return [], None
         found, state = load_checkpoint(path)
         if found.data_digest != self._dataset.digest or found.framework != self._plan.framework:
             raise UnsupportedError(
                 f"{LAST} was trained on other data or another framework ({found.framework}).",
                 hint="Give the data it was trained on, or begin again in another --out.",
             )
-        self._trainer.load_state(state)
+        self._state = state
+        self._load(state)
         self._step = sum(epoch.steps for epoch in found.epochs)
-        return list(found.epochs)
+        return list(found.epochs), found.partial
 
     def run(self) -> Ending:
-        epochs = self.resume()
+        epochs, partial = self.resume()
         while (end := ending(epochs, self._request.goal)) is None:
-            epochs.append(self._epoch(len(epochs) + 1))
+            epochs.append(self._epoch(epochs, partial))
+            partial = None
             self._save(epochs)
             # Told after it is on the disk: what a reader has seen, a resumed training has too.
             self._tell.ended(epochs[-1], self._step)
         return end
 
-    def _epoch(self, number: int) -> Epoch:
-        trainer, clock = self._trainer, time.perf_counter
-        passes = samples.Samples(self._workload, trainer.recipe, self._plan, self._dataset.train, number)
-        losses = LossReader(trainer, passes, number, self._step, self._tell)
-        input_s = first_s = 0.0
-        first_samples = 0
-        trainer.synchronize()
-        begin_s, begin = self._now(), clock()
-        with samples.in_order(passes, self._workers) as batches:
-            while True:
+    def _epoch(self, epochs: list[Epoch], partial: PartialEpoch | None) -> Epoch:
+        number, trainer, clock = len(epochs) + 1, self._trainer, time.perf_counter
+        losses = LossReader(
+            trainer, number, self._step, self._tell, total=self.count(self._dataset.train),
+            dtype=self._plan.settings.dtype, made_again=self._made_again(number),
+        )  # fmt: skip
+        running = RunningEpoch(
+            number, trainer, losses, session=self._session, now=self._now, checkpoint_s=self._checkpoint_s,
+            partial=partial,
+        )  # fmt: skip
+        every = self._request.checkpoint_every
+        saved_at, saved_steps = clock(), len(losses.sizes)
+        with self._batches(running) as batches:
+            running.begin()
+            while not self._is_over(losses):
                 asked = clock()
                 arrays = next(batches, None)
+                got = clock()
+                running.input_s += got - asked
                 if arrays is None:
                     break
-                got = clock()
-                input_s += got - asked
-                size = len(arrays[-1])
+                size = _size(arrays)
                 if size in self._sizes:
                     losses.add(trainer.train_batch(arrays), size)
                 else:
-                    first_s += self._first(arrays, losses)
-                    first_samples += size
-        losses.read()
-        trainer.synchronize()
-        trained = clock()
-        tally = self._validate(number)
+                    self._first(arrays, running)
+                # The end of an epoch has a checkpoint of its own.
+                if every is None or self._is_over(losses) or len(losses.sizes) == losses.total:
+                    continue
+                if every.is_due(elapsed_s=clock() - saved_at, steps=len(losses.sizes) - saved_steps):
+                    running.pause()
+                    running.checkpoint_s += self._save_within(epochs, running)
+                    self._tell.saved(epoch=number, step=self._step + len(losses.values))
+                    running.go_on()
+                    saved_at, saved_steps = clock(), len(losses.sizes)
+        running.pause()
+        if not losses.values:
+            raise UnsupportedError(
+                f"Epoch {number} has no batch to train on.",
+                hint="An iterable that is used up gives nothing in the next epoch: return a function that opens it.",
+            )
+        before = clock()
+        figures = self._validate(number)
         validated = clock()
         self._step += len(losses.values)
         return Epoch(
-            number=number, session=self._session, begin_s=begin_s, end_s=self._now(), samples=sum(losses.sizes),
-            steps=len(losses.values), losses=tuple(losses.values),
-            train_loss=float(np.average(losses.values, weights=losses.sizes)), validation_loss=tally.loss,
-            accuracy=tally.accuracy, top5=tally.top5, validation_samples=tally.samples,
-            learning_rate=trainer.learning_rate(), input_s=input_s, compute_s=max(0.0, trained - begin - input_s),
-            first_steps_s=first_s, first_steps_samples=first_samples, validation_s=validated - trained,
-            checkpoint_s=self._checkpoint_s,
+            number=number, session=self._session, begin_s=running.begin_s, end_s=self._now(),
+            earlier=running.earlier, samples=sum(losses.sizes), steps=len(losses.values), losses=tuple(losses.values),
+            train_loss=float(np.average(losses.values, weights=losses.sizes)), validation_loss=figures.loss,
+            accuracy=figures.accuracy, top5=figures.top5, metrics=figures.metrics, validation_samples=figures.samples,
+            learning_rate=trainer.learning_rate(), input_s=running.input_s, compute_s=running.compute_s,
+            first_steps_s=running.first_s, first_steps_samples=running.first_samples, validation_s=validated - before,
+            checkpoint_s=running.checkpoint_s,
         )  # fmt: skip
 
-    def _first(self, arrays: Arrays, losses: "LossReader") -> float:
+    @contextmanager
+    def _batches(self, running: "RunningEpoch") -> Iterator[Iterator[Arrays]]:
+        """Open the epoch's pass, behind the steps that are done."""
+        part, done = self._dataset.train, len(running.losses.sizes)
+        state = self._state if done else None
+        if isinstance(part, Stream):
+            if state is not None:
+                # Its order may hang on the generators as they were when the epoch began.
+                begin = {name.removeprefix(BEGIN): array for name, array in state.items() if name.startswith(BEGIN)}
+                self._load({**state, **begin})
+            if self._request.checkpoint_every is not None:
+                running.begin_state = _generators_of(self._trainer.state())
+        seed_generators(self._plan.seed, running.number)
+        # A stream gives what lies behind once more; that is not kept, and what it drew is undone.
+        first = 0 if isinstance(part, Stream) else done
+        opened = samples.open_pass(
+            self._workload, self._trainer.recipe, self._plan, part, running.number, self._workers, first=first
+        )
+        with opened as batches:
+            for _ in range(done - first):
+                next(batches, None)
+            if state is not None:
+                self._load(state)
+                self._state = {}
+            yield batches
+
+    def _first(self, arrays: Arrays, running: "RunningEpoch") -> None:
         """Time the first step of a batch size by itself: it traces, compiles and allocates."""
         self._trainer.synchronize()
         begin = time.perf_counter()
         loss = self._trainer.train_batch(arrays)
         self._trainer.synchronize()
-        elapsed_s = time.perf_counter() - begin
-        self._sizes.add(len(arrays[-1]))
-        losses.add(loss, len(arrays[-1]))
-        return elapsed_s
+        running.first_s += time.perf_counter() - begin
+        running.first_samples += _size(arrays)
+        self._sizes.add(_size(arrays))
+        running.losses.add(loss, _size(arrays))
 
-    def _validate(self, number: int) -> "Tally":
-        passes = samples.Samples(self._workload, self._trainer.recipe, self._plan, self._dataset.validation)
-        tally = Tally()
-        with samples.in_order(passes, self._workers) as batches:
+    def _is_over(self, losses: "LossReader") -> bool:
+        goal, train = self._request.goal, self._dataset.train
+        if goal.limit_steps is not None and len(losses.sizes) >= goal.limit_steps:
+            return True
+        limit = goal.limit_samples if isinstance(train, Stream) else None
+        return limit is not None and sum(losses.sizes) >= limit
+
+    @property
+    def _unvalidated(self) -> str:
+        """Why nothing is validated; empty where it is."""
+        recipe = self._trainer.recipe
+        if recipe.step is not None and recipe.loss is None and recipe.validate is None and not recipe.metrics:
+            return NOT_VALIDATED
+        return NOTHING_TO_VALIDATE if self._dataset.validation is None else ""
+
+    def _validate(self, number: int) -> Figures:
+        part, tally = self._dataset.validation, self._new_tally()
+        if part is None or self._unvalidated:
+            unknown = Absent(self._unvalidated)
+            return Figures(unknown, unknown, unknown, {}, 0)
+        total, goal = self.count(part), self._request.goal
+        opened = samples.open_pass(self._workload, self._trainer.recipe, self._plan, part, None, self._workers)
+        with opened as batches:
             for count, arrays in enumerate(batches, start=1):
-                tally.add(*self._trainer.evaluate(arrays), arrays[-1])
-                self._tell.validating(epoch=number, done=count / len(passes))
-        return tally
+                self._count(tally, arrays)
+                self._tell.validating(epoch=number, done=count / total if total else None)
+                if isinstance(part, Stream) and (
+                    (part.length is None and count == goal.limit_steps)
+                    or (goal.limit_samples is not None and tally.samples >= goal.limit_samples)
+                ):
+                    break
+        if not tally.samples:
+            raise UnsupportedError(
+                f"There is no batch to validate on after epoch {number}.",
+                hint="An iterable that is used up gives nothing the next time: return a function that opens it.",
+            )
+        return tally.figures()
+
+    def _new_tally(self) -> Tally:
+        return Tally(self._workload.task, self._trainer.recipe.metrics)
+
+    def _count(self, tally: Tally, arrays: Arrays) -> None:
+        loss, outputs = self._trainer.evaluate(arrays)
+        inputs, targets = parts_of(self._trainer, arrays)
+        tally.add(loss, outputs, targets, inputs=inputs, size=_size(arrays))
+
+    def count(self, part: Part) -> int | None:
+        """Return the number of batches of a pass; None where it is not known."""
+        goal, found = self._request.goal, samples.count_of(part, self._workload, self._plan)
+        if isinstance(part, Stream) and goal.limit_samples is not None:
+            found = None
+        if part is self._dataset.train and goal.limit_steps is not None:
+            return goal.limit_steps if found is None else min(found, goal.limit_steps)
+        return found
+
+    def _load(self, state: State) -> None:
+        of_loop = (PREFIX, BEGIN)
+        self._trainer.load_state({name: array for name, array in state.items() if not name.startswith(of_loop)})
+        if f"{PREFIX}python" in state:
+            load_generators(state)
 
     def _save(self, epochs: list[Epoch]) -> None:
         begin = time.perf_counter()
-        what = Checkpoint(
-            training=self._request.id,
-            framework=self._plan.framework,
-            data_digest=self._dataset.digest,
-            epochs=tuple(epochs),
-        )
-        if best(epochs) is epochs[-1]:
+        what = self._checkpoint(epochs, schema=WHOLE_EPOCHS)
+        if best(epochs, self._request.goal.monitor) is epochs[-1]:
             # The best first: were it the other way round, a kill between the two would lose the best for good.
             save_checkpoint(self._folder / BEST, what, self._trainer.state())
             share_file(self._folder / BEST, self._folder / LAST)
@@ -155,16 +296,107 @@ class Loop:
             save_checkpoint(self._folder / LAST, what, self._trainer.state())
         self._checkpoint_s = time.perf_counter() - begin
 
+    def _save_within(self, epochs: list[Epoch], running: "RunningEpoch") -> float:
+        """Write where an epoch is, and return how many seconds that took."""
+        begin = time.perf_counter()
+        what = self._checkpoint(epochs, schema=CHECKPOINT_SCHEMA, partial=running.partial())
+        kept = {f"{BEGIN}{name}": array for name, array in running.begin_state.items()}
+        save_checkpoint(self._folder / LAST, what, {**self._trainer.state(), **generator_state(), **kept})
+        return time.perf_counter() - begin
+
+    def _checkpoint(self, epochs: list[Epoch], *, schema: int, partial: PartialEpoch | None = None) -> Checkpoint:
+        return Checkpoint(
+            schema=schema, training=self._request.id, framework=self._plan.framework,
+            data_digest=self._dataset.digest, epochs=tuple(epochs), partial=partial,
+        )  # fmt: skip
+
+    def _made_again(self, epoch: int) -> Callable[[int], Arrays] | None:
+        """Return what makes a batch of this epoch once more, to look at; a stream can't."""
+        train = self._dataset.train
+        if isinstance(train, Stream):
+            return None
+        return samples.Samples(self._workload, self._trainer.recipe, self._plan, train, epoch).__getitem__
+
+
+class RunningEpoch:
+    """The clocks of an epoch, which stand while a checkpoint is written, and go on after a resume."""
+
+    def __init__(
+        self,
+        number: int,
+        trainer: Trainer,
+        losses: "LossReader",
+        *,
+        session: int,
+        now: Callable[[], float],
+        checkpoint_s: float,
+        partial: PartialEpoch | None,
+    ) -> None:
+        self.number, self.losses = number, losses
+        self._trainer, self._session, self._now = trainer, session, now
+        self.begin_s = self._since = self._input_before_s = 0.0
+        self.begin_state: State = {}
+        """The framework's generators when the epoch began, where the order of its samples may hang on them."""
+        self.earlier: tuple[EpochPart, ...] = ()
+        self.input_s = self.compute_s = self.first_s = 0.0
+        self.first_samples, self.checkpoint_s = 0, checkpoint_s
+        if partial is not None:
+            self.earlier, self.input_s, self.compute_s = partial.parts, partial.input_s, partial.compute_s
+            self.first_s, self.first_samples = partial.first_steps_s, partial.first_steps_samples
+            self.checkpoint_s = partial.checkpoint_s
+            losses.go_on_after(partial.losses, partial.sizes)
+
+    def begin(self) -> None:
+        self._trainer.synchronize()
+        self.begin_s = self._now()
+        self.go_on()
+
+    def go_on(self) -> None:
+        self._since, self._input_before_s = time.perf_counter(), self.input_s
+
+    def pause(self) -> None:
+        """Wait for every step, and stop the clocks."""
+        self.losses.read()
+        self._trainer.synchronize()
+        waited_s = self.input_s - self._input_before_s
+        self.compute_s += max(0.0, time.perf_counter() - self._since - waited_s)
+
+    def partial(self) -> PartialEpoch:
+        part = EpochPart(session=self._session, begin_s=self.begin_s, end_s=self._now())
+        return PartialEpoch(
+            number=self.number, losses=tuple(self.losses.values), sizes=tuple(self.losses.sizes),
+            parts=(*self.earlier, part), input_s=self.input_s, compute_s=self.compute_s, first_steps_s=self.first_s,
+            first_steps_samples=self.first_samples, checkpoint_s=self.checkpoint_s,
+        )  # fmt: skip
+
 
 class LossReader:
     """An epoch's losses: kept as the framework gives them, read now and then, each checked."""
 
-    def __init__(self, trainer: Trainer, passes: samples.Samples, epoch: int, before: int, tell: Teller) -> None:
-        self._trainer, self._passes, self._epoch, self._before, self._tell = trainer, passes, epoch, before, tell
+    def __init__(
+        self,
+        trainer: Trainer,
+        epoch: int,
+        before: int,
+        tell: Teller,
+        *,
+        total: int | None,
+        dtype: Dtype,
+        made_again: Callable[[int], Arrays] | None,
+    ) -> None:
+        """`before`: the steps of all epochs before. `total`: the steps of this one, where that is known."""
+        self._trainer, self._epoch, self._before, self._tell = trainer, epoch, before, tell
+        self.total, self._dtype, self._made_again = total, dtype, made_again
         self._pending: list[Any] = []
         self._read_s = time.perf_counter()
         self.values: list[float] = []
         self.sizes: list[int] = []
+
+    def go_on_after(self, values: tuple[float, ...], sizes: tuple[int, ...]) -> None:
+        """Begin behind the steps of a checkpoint, and tell them again: a tracker may not have had them all."""
+        self.sizes += sizes
+        for begin in range(0, len(values), MOST_PENDING):
+            self._keep(list(values[begin : begin + MOST_PENDING]))
 
     def add(self, loss: Any, size: int) -> None:
         self._pending.append(loss)
@@ -176,82 +408,68 @@ class LossReader:
         """Read the losses that are pending."""
         values = self._trainer.read(self._pending) if self._pending else []
         self._pending.clear()
+        self._keep(values)
+        self._read_s = time.perf_counter()
+
+    def _keep(self, values: list[float]) -> None:
         for value in values:
             if not math.isfinite(value):
                 raise self._not_finite(value)
             self.values.append(value)
         done = len(self.values)
-        self._tell.losses(epoch=self._epoch, step=self._before + done, done=done / len(self._passes), losses=values)
-        self._read_s = time.perf_counter()
+        share = min(1.0, done / self.total) if self.total else None
+        self._tell.losses(epoch=self._epoch, step=self._before + done, done=share, losses=values)
 
     def _not_finite(self, value: float) -> WrongResultError:
         number = len(self.values)
-        inputs = self._passes[number][:-1]
-        clean = all(np.isfinite(array).all() for array in inputs)
         before = f"the loss before it was {self.values[-1]:.4g}" if self.values else "it is the epoch's first"
-        dtype = self._passes.plan.settings.dtype
-        causes = [
-            "the learning rate (a loss that grows before it breaks is too high a rate)"
-            if clean
-            else "the data: the inputs of that step's batch are not finite",
-        ]
-        if dtype is not Dtype.FLOAT32:
-            causes.append(f"--dtype {dtype.value} (does float32 train?)")
+        causes = ["the learning rate (a loss that grows before it breaks is too high a rate)"]
+        if self._made_again is not None:
+            inputs, targets = parts_of(self._trainer, self._made_again(number))
+            broken = [name for name, part in (("inputs", inputs), ("targets", targets)) if not _finite(part)]
+            if broken:
+                causes = [f"the data: the {' and '.join(broken)} of that step's batch are not finite"]
+        if self._dtype is not Dtype.FLOAT32:
+            causes.append(f"--dtype {self._dtype.value} (does float32 train?)")
         causes += ["a log, a division or a square root in the loss that can meet 0", "labels beyond the last class"]
+        of = f" of {self.total:,}" if self.total else ""
         return WrongResultError(
             f"The training loss is {value} at step {self._before + number + 1:,} (epoch {self._epoch}, "
-            f"step {number + 1:,} of {len(self._passes):,}); {before}.",
-            hint=f"Look at: {'; '.join(causes)}. {LAST} holds the epoch before, if there was one.",
+            f"step {number + 1:,}{of}); {before}.",
+            hint=f"Look at: {'; '.join(causes)}. {LAST} holds the last checkpoint before, if there was one.",
         )
 
 
-class Tally:
-    """Validation figures over all samples, each counted once however they fell into batches."""
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self._loss = 0.0
-        self._right = self._near = 0
-        self._classes = 0
-
-    def add(self, mean_loss: float, outputs: np.ndarray, targets: np.ndarray) -> None:
-        if outputs.ndim != 2 or targets.shape != outputs.shape[:1]:
-            raise UnsupportedError(
-                f"Accuracy needs a score for each class and one class per sample; outputs are {outputs.shape}, "
-                f"targets {targets.shape}.",
-                hint="`metalmark bench` measures this workload; `train` is for classification.",
-            )
-        ranks = _ranks(outputs, targets)
-        self.samples += len(targets)
-        # A batch's loss is a mean: without its size a short last batch would weigh as much as a full one.
-        self._loss += mean_loss * len(targets)
-        self._right += int((ranks == 0).sum())
-        self._near += int((ranks < TOP).sum())
-        self._classes = outputs.shape[1]
-
-    @property
-    def loss(self) -> float:
-        loss = self._loss / self.samples
-        if not math.isfinite(loss):
-            raise WrongResultError(
-                f"The validation loss is {loss}.",
-                hint="The weights or the validation data hold values that are not finite; see the training loss.",
-            )
-        return loss
-
-    @property
-    def accuracy(self) -> float:
-        return self._right / self.samples
-
-    @property
-    def top5(self) -> float | Absent:
-        if self._classes <= TOP:
-            return Absent(f"there are {self._classes} classes: one of the first {TOP} is always right")
-        return self._near / self.samples
+def limited(dataset: Dataset, count: int | None) -> Dataset:
+    """Return the data with at most so many samples in each part, the same ones whatever the seed. A stream is cut while
+    it is read."""
+    if count is None:
+        return dataset
+    train, validation = _fewer(dataset.train, count), dataset.validation
+    return replace(dataset, train=train, validation=None if validation is None else _fewer(validation, count))
 
 
-def _ranks(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return how many classes rank before each sample's own; of equal scores the lower class is first, as in argmax."""
-    own = np.take_along_axis(outputs, targets[:, np.newaxis].astype(np.intp), axis=1)
-    earlier = np.arange(outputs.shape[1]) < targets[:, np.newaxis]
-    return np.asarray(((outputs > own) | ((outputs == own) & earlier)).sum(axis=1))
+def _fewer(part: Part, count: int) -> Part:
+    if isinstance(part, Stream) or len(part) <= count:
+        return part
+    # Data is often sorted by class, so that the first ones would be of one.
+    return Subset(whole=part, positions=np.sort(order(len(part), seed=0)[:count]))
+
+
+def parts_of(trainer: Trainer, arrays: Arrays) -> tuple[Any, Any]:
+    """Return the inputs and the targets of a batch as the nests they were."""
+    batch = trainer.layout.rebuild(arrays)
+    return batch["inputs"], batch["targets"]
+
+
+def _size(arrays: Arrays) -> int:
+    """Return the number of samples: the first axis of the first array counts them."""
+    return len(arrays[0]) if arrays[0].ndim else 1
+
+
+def _generators_of(state: State) -> State:
+    return {name: array for name, array in state.items() if name.startswith("random.")}
+
+
+def _finite(nest: Any) -> bool:
+    return all(np.isfinite(array).all() for array in flatten(nest)[0])

@@ -2,13 +2,12 @@
 
 import sys
 import time
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from metalmark.backends.base import Backend
-from metalmark.data.dataset import Dataset, order
+from metalmark.data.dataset import classes_of
 from metalmark.downloads import listening
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
@@ -16,25 +15,27 @@ from metalmark.machine.durable import write_struct
 from metalmark.model.codec import read_json
 from metalmark.model.run import DeviceMemory, Failed
 from metalmark.model.training import Ending, Epoch, TrainingSetup
-from metalmark.model.workload import Batch, Params, Workload
 from metalmark.runner.events import TrainingProgress
 from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here
 from metalmark.training import samples
 from metalmark.training.base import Training
 from metalmark.training.folder import TrainingJob, TrainingReport
-from metalmark.training.loop import Loop
+from metalmark.training.loop import Loop, limited
 from metalmark.workloads.catalog import load
 
 
 class TrainingPipe(ProgressPipe):
     """Tells the parent every loss and every epoch; how far a validation is, only five times per second."""
 
-    def losses(self, *, epoch: int, step: int, done: float, losses: list[float]) -> None:
+    def losses(self, *, epoch: int, step: int, done: float | None, losses: list[float]) -> None:
         self.tell("training", done=done, epoch=epoch, step=step, losses=tuple(losses))
 
-    def validating(self, *, epoch: int, done: float) -> None:
+    def validating(self, *, epoch: int, done: float | None) -> None:
         if self.phase != "validating" or self._at_s() - self._wrote_s >= PROGRESS_EVERY_S:
             self.tell("validating", done=done, epoch=epoch)
+
+    def saved(self, *, epoch: int, step: int) -> None:
+        self.tell("saved", epoch=epoch, step=step)
 
     def ended(self, epoch: Epoch, step: int) -> None:
         self.tell("saved", epoch=epoch.number, step=step, ended=epoch)
@@ -70,40 +71,29 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
     plan = here(request.plan, request.paths)
     tell("data")
     workload = load(plan.workload, source=request.paths.get(plan.workload, ""))
-    dataset = samples.dataset_of(workload, plan)
+    dataset = limited(samples.dataset_of(workload, plan), request.goal.limit_samples)
     tell("build")
-    with training.open(plan, light(workload, dataset)) as trainer:
-        first = samples.Samples(workload, trainer.recipe, plan, dataset.train, 1)[0]
-        workers = request.goal.workers
-        if workers is None:
-            workers = samples.suitable_workers(first, cpu.usable_cores(limits()) or 1)
+    with training.open(plan, samples.light(workload, dataset)) as trainer:
+        first = samples.first_batch(workload, trainer.recipe, plan, dataset.train)
+        cores = cpu.usable_cores(limits()) or 1
+        workers = samples.choose_workers(request.goal.workers, dataset.train, first, cores)
         loop = Loop(
             trainer, workload, plan, dataset, request, folder=Path(job.folder), session=job.session,
             workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s,
         )  # fmt: skip
+        task = loop.check(first)
+        validation = dataset.validation
+        own_notes = workload.notes(plan.params) if workload.notes is not None else ()
         setting = TrainingSetup(
             placed_on=trainer.placement.device, device_name=trainer.placement.name, parameters=trainer.parameters,
             trainable_parameters=trainer.trainable_parameters, data=dataset.source, data_digest=dataset.digest,
-            train_samples=len(dataset.train), validation_samples=len(dataset.validation),
-            classes=len(dataset.train.classes), workers=workers, versions=training.probe().versions,
-            notes=(*trainer.notes, *(workload.notes(plan.params) if workload.notes is not None else ())),
+            train_samples=samples.samples_in(dataset.train),
+            validation_samples=0 if validation is None else samples.samples_in(validation),
+            classes=len(classes_of(dataset.train)), workers=workers, versions=training.probe().versions,
+            notes=(*trainer.notes, *own_notes, *dataset.notes), task=task.value if task is not None else "",
         )  # fmt: skip
         tell.tell("ready", setting=setting)
         return loop.run(), trainer.memory()
-
-
-def light(workload: Workload, dataset: Dataset) -> Workload:
-    """Return the workload with batches of one sample: a session keeps two on the device, which only `bench` needs."""
-    split, sample = dataset.train, workload.sample
-    assert sample is not None
-
-    def batch(params: Params, _: object) -> Batch:
-        position = order(1, seed=0)
-        return sample(params, split.images[position], split.labels[position])
-
-    lighter = replace(workload, batch=batch)
-    object.__setattr__(lighter, "origin", workload.origin)
-    return lighter
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
 """Figures over the time of a run: its step times, what the sensors read in its phases, and the curves of a training."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed, Phases
-from metalmark.model.run import Series, Telemetry
-from metalmark.model.training import TrainingRun
+from metalmark.model.run import Absent, Series, Telemetry
+from metalmark.model.training import ACCURACY, TRAIN_LOSS, VALIDATION_LOSS, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import figures, grouped, known, percent, prefix_of, reading, seconds
+from metalmark.report.text.units import figures, grouped, known, metric_value, percent, prefix_of, reading, seconds
 from metalmark.results.cells import Cell
 from metalmark.stats.drift import Drift, condense, drift, theil_sen
 from metalmark.stats.summary import median
-from metalmark.training.derived import samples_s
+from metalmark.training.derived import figure, samples_s
 
 STEP_HEADERS = ("repeat", "blocks", "steps", "fastest", "median", "slowest", "last tenth / first", "drift")
 HEADERS = ("series", "source", "readings", "least", "median", "most", "longest gap")
@@ -229,26 +229,45 @@ def _over_epochs(workload: str, runs: Sequence[TrainingRun]) -> Iterator[Figure]
     tell the lines apart."""
     names = [training_name(run, workload=False) for run in runs]
     rows = [
-        (name, str(epoch.number), f"{epoch.train_loss:.4f}", f"{epoch.validation_loss:.4f}", percent(epoch.accuracy))
+        (
+            name,
+            str(epoch.number),
+            f"{epoch.train_loss:.4f}",
+            known(epoch.validation_loss, "{:.4f}".format),
+            percent(epoch.accuracy),
+        )
         for name, run in zip(names, runs, strict=True)
         for epoch in run.epochs
     ]
     targets = {run.goal.target_accuracy for run in runs}
     target = targets.pop() if len(targets) == 1 else None
     level = "" if target is None else f" Broken line across: the target, {percent(target)}."
-    lines = [_line(name, run, "accuracy") for name, run in zip(names, runs, strict=True)]
-    yield Figure(
-        title=f"Validation accuracy: {workload}",
-        about=f"Share of the validation samples, after each epoch.{level}",
-        label=f"Line chart: validation accuracy of {len(lines)} trainings of {workload} over their epochs.",
-        svg=lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True, level=target),
-        numbers=numbers(EPOCHS, rows),
-    )
-    lines = [_line(name, run, "validation_loss") for name, run in zip(names, runs, strict=True)]
+    lines = _known_lines(_line(name, run, ACCURACY) for name, run in zip(names, runs, strict=True))
+    if lines:
+        yield Figure(
+            title=f"Validation accuracy: {workload}",
+            about=f"Share of the validation samples, after each epoch.{level}",
+            label=f"Line chart: validation accuracy of {len(lines)} trainings of {workload} over their epochs.",
+            svg=lines_svg(lines, Axis("epoch", whole=True), Axis("accuracy", percent=True), points=True, level=target),
+            numbers=numbers(EPOCHS, rows),
+        )
+    for metric in dict.fromkeys(metric for run in runs for epoch in run.epochs for metric in epoch.metrics):
+        lines = _known_lines(_line(name, run, metric) for name, run in zip(names, runs, strict=True))
+        values = [(line.name, f"{x:g}", metric_value(metric, y)) for line in lines for x, y in line.points]
+        yield Figure(
+            title=f"Validation {metric}: {workload}",
+            about=f"The {metric} of validation, after each epoch.",
+            label=f"Line chart: validation {metric} of {len(lines)} trainings of {workload} over their epochs.",
+            svg=lines_svg(lines, Axis("epoch", whole=True), Axis(metric), points=True),
+            numbers=numbers(("training", "epoch", metric), values),
+        )
+    lines = _known_lines(_line(name, run, VALIDATION_LOSS) for name, run in zip(names, runs, strict=True))
     which = "Validation loss"
     if len(runs) == 1:
-        lines = [_line(TRAIN, runs[0], "train_loss"), _line(VALIDATION, runs[0], "validation_loss")]
-        which = "Training and validation loss"
+        lines = _known_lines([_line(TRAIN, runs[0], TRAIN_LOSS), _line(VALIDATION, runs[0], VALIDATION_LOSS)])
+        which = "Training and validation loss" if len(lines) > 1 else "Training loss"
+    if not lines:
+        return
     yield Figure(
         title=f"{which}: {workload}",
         about="The mean over each epoch's samples.",
@@ -258,12 +277,21 @@ def _over_epochs(workload: str, runs: Sequence[TrainingRun]) -> Iterator[Figure]
     )
 
 
-def _line(name: str, run: TrainingRun, figure: str) -> Line:
-    return Line(name=name, points=tuple((float(epoch.number), getattr(epoch, figure)) for epoch in run.epochs))
+def _line(name: str, run: TrainingRun, what: str) -> Line:
+    values = [(float(epoch.number), figure(epoch, what)) for epoch in run.epochs]
+    return Line(name=name, points=tuple((x, y) for x, y in values if not isinstance(y, Absent)))
+
+
+def _known_lines(lines: Iterable[Line]) -> list[Line]:
+    return [line for line in lines if line.points]
 
 
 def _epoch_times(record: TrainingRun, name: str) -> Figure:
-    lines = [_line(part, record, f"{part}_s") for part in ("input", "compute", "validation")]
+    parts = ("input", "compute", "validation")
+    lines = [
+        Line(name=part, points=tuple((float(one.number), getattr(one, f"{part}_s")) for one in record.epochs))
+        for part in parts
+    ]
     rows = [
         (str(epoch.number), seconds(epoch.input_s), seconds(epoch.compute_s), seconds(epoch.validation_s),
          known(samples_s(epoch), figures))

@@ -233,7 +233,9 @@ def epoch_rows(runs: Iterable[TrainingRun]) -> Iterator[FlatRow]:
             yield lead
         for epoch in record.epochs:
             shared = {name: getattr(epoch, name) for name in EPOCHS if hasattr(epoch, name)}
-            yield {**lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5)}
+            yield {**lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5),
+                   "accuracy": _known(epoch.accuracy), "validation_loss": _known(epoch.validation_loss),
+                   "metrics": msgspec.json.encode(epoch.metrics).decode() if epoch.metrics else None}  # fmt: skip
 
 
 def _plan(plan: Plan) -> FlatRow:

@@ -57,6 +57,7 @@ def result_of(row: "Row") -> str:
     """What came of the run, in the figures of its kind; empty where nothing did."""
     parts = (
         "" if row.accuracy is None else f"{percent(row.accuracy)} in {count(row.epochs or 0, 'epoch')}",
+        count(row.epochs, "epoch") if row.accuracy is None and row.epochs else "",
         "" if row.steps is None else count(row.steps, "step"),
         "" if row.step_s is None else f"{seconds(row.step_s)} per step",
         "" if row.samples_s is None else f"{figures(row.samples_s)} samples/s",

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from metalmark.model.run import Absent
+from metalmark.model.training import ACCURACY, Target
 
 Known = TypeVar("Known")
 Item = TypeVar("Item")
@@ -12,6 +13,8 @@ Key = TypeVar("Key")
 
 BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
+SHARES = {ACCURACY, "top5", "mean_iou", "exact_match"}
+"""Figures of an epoch that are shares of samples, pixels or classes."""
 
 
 def prefix_of(value: float) -> tuple[float, str]:
@@ -74,6 +77,19 @@ def known(value: Known | Absent, show: Callable[[Known], str], absent: str = "-"
 def percent(value: float | Absent) -> str:
     """An accuracy, to the hundredth."""
     return "-" if isinstance(value, Absent) else f"{value * 100:.2f}%"
+
+
+def metric_value(name: str, value: float | Absent) -> str:
+    """A figure of an epoch: shares of samples as percentages, what has no such range as a number."""
+    if isinstance(value, Absent):
+        return "-"
+    return percent(value) if name in SHARES else f"{value:.4f}" if 0.01 <= abs(value) < 1000 else f"{value:.4g}"
+
+
+def target_shown(target: Target) -> str:
+    """A target in words: "87.00%" of an accuracy, "val_loss 0.3" of anything else."""
+    value = metric_value(target.name, target.value) if target.name in SHARES else f"{target.value:g}"
+    return value if target.name == ACCURACY else f"{target.name} {value}"
 
 
 def reading(value: float, unit: str) -> str:
