@@ -4,11 +4,11 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, fields
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,12 @@ from metalmark.data.own import read_own, seed_random_numbers
 from metalmark.errors import FormatError, UnsupportedError, UsageError
 from metalmark.feeds.leaves import Arrays, leaves_of
 from metalmark.model.nest import flatten
-from metalmark.model.plan import Loader, Plan, word
+from metalmark.model.plan import Feed, Loader, Plan, word
 from metalmark.model.workload import Batch, Params, Recipe, Workload
 from metalmark.workloads import catalog
+
+HELD = 2
+"""Batches of a stream that a session keeps on the device."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,14 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
     dataset = find_dataset(workload, plan)
     part = dataset.train
     if isinstance(part, Stream):
-        fed = _fed_by_stream(workload, part, plan)
+        asis = f"Batches come from {part.name} as it is, with its own workers: --workers and --prefetch are not for it."
+        notes = dataset.notes
+        if plan.feed is Feed.PIPELINE:
+            notes = (*notes, asis)
+            _refuse_settings(part, plan.loader or Loader())
+        fed = _fed(workload, _held(workload, part, plan), notes, part)
     else:
-        fed = _fed(workload, _chooser(workload, part, batch_size_of(workload, plan)))
+        fed = _fed(workload, _chooser(workload, part, batch_size_of(workload, plan)), dataset.notes)
     return fed, f"{dataset.source}, {dataset.digest[:12]}"
 
 
@@ -101,9 +109,14 @@ class FedWorkload(Workload):
     """Where its batches come one after another: there are no numbers to ask for them by."""
 
 
-def _fed(workload: Workload, batch: "BatchMaker", stream: Stream | None = None) -> FedWorkload:
+def _fed(workload: Workload, batch: "BatchMaker", notes: tuple[str, ...], stream: Stream | None = None) -> FedWorkload:
     given = {field.name: getattr(workload, field.name) for field in fields(workload) if field.init}
-    fed = FedWorkload(**{**given, "batch": batch}, stream=stream)
+    theirs = workload.notes
+
+    def say(params: Params) -> tuple[str, ...]:
+        return (*(theirs(params) if theirs is not None else ()), *notes)
+
+    fed = FedWorkload(**{**given, "batch": batch, "notes": say}, stream=stream)
     object.__setattr__(fed, "origin", workload.origin)
     return fed
 
@@ -119,29 +132,34 @@ def _chooser(workload: Workload, split: Split, size: int) -> BatchMaker:
     return batch
 
 
-def _fed_by_stream(workload: Workload, stream: Stream, plan: Plan) -> FedWorkload:
-    endless = _endless(workload, stream, plan)
+def _held(workload: Workload, stream: Stream, plan: Plan) -> BatchMaker:
+    """Hand out a stream's first batches in turn, so that no pass of it, with its workers, stays open for them."""
+    held: list[Batch] = []
+    numbers = count()
 
     def batch(params: Params, rng: np.random.Generator) -> Batch:
-        return finished(workload, params, next(endless), rng)
+        if not held:
+            with closing(_endless(workload, stream, plan)) as batches:
+                held.extend(islice(batches, HELD))
+        return finished(workload, params, held[next(numbers) % HELD], rng)
 
-    return _fed(workload, batch, stream)
+    return batch
 
 
-def _endless(workload: Workload, stream: Stream, plan: Plan) -> Iterator[Batch]:
+def _endless(workload: Workload, stream: Stream, plan: Plan) -> Generator[Batch]:
     """Give batches pass after pass. A short last one is left out: a benchmark's steps are all the same work."""
     form: list[tuple[int, ...]] | None = None
     for epoch in count(1):
-        before = epoch
+        found = False
         for batch in stream.batches(epoch):
             shapes = [np.shape(leaf) for leaf in flatten((batch.inputs, batch.targets))[0]]
             if form is None:
                 _refuse_other_size(workload, stream, plan, shapes[0][0] if shapes and shapes[0] else 0)
                 form = shapes
             if shapes == form:
-                before = 0
+                found = True
                 yield batch
-        if before:
+        if not found:
             raise _used_up(stream, epoch)
 
 
@@ -201,25 +219,23 @@ def refuse_workers(stream: Stream, asked: str) -> None:
     )
 
 
+def _refuse_settings(stream: Stream, loader: Loader) -> None:
+    for name in ("workers", "prefetch", "pin", "start_method"):
+        value = getattr(loader, name)
+        if value != getattr(Loader(), name):
+            refuse_workers(stream, f"--{name.replace('_', '-')} {word(value)}")
+
+
 OpenBatches = AbstractContextManager[Iterator[Arrays]]
 
 
 def open_batches(source: Source, loader: Loader, framework: Callable[[Source, Loader], OpenBatches]) -> OpenBatches:
     """Open the framework's own loader over the source; of a stream, the stream itself as it was given."""
     stream = getattr(source.workload, "stream", None)
-    if not isinstance(stream, Stream):
-        return framework(source, loader)
-    changed = [
-        name
-        for name in ("workers", "prefetch", "pin", "start_method")
-        if getattr(loader, name) != getattr(Loader(), name)
-    ]
-    if changed:
-        refuse_workers(stream, f"--{changed[0].replace('_', '-')} {word(getattr(loader, changed[0]))}")
-    return nullcontext(_streaming(source, stream))
+    return closing(_streaming(source, stream)) if isinstance(stream, Stream) else framework(source, loader)
 
 
-def _streaming(source: Source, stream: Stream) -> Iterator[Arrays]:
+def _streaming(source: Source, stream: Stream) -> Generator[Arrays]:
     for number, batch in enumerate(_endless(source.workload, stream, source.plan)):
         rng = np.random.default_rng([source.plan.seed, 1 + number])
         made = finished(source.workload, source.plan.params, batch, rng)

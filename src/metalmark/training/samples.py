@@ -3,8 +3,8 @@
 Samples that can be asked for by position are shuffled here; a stream comes in its own order.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -87,10 +87,9 @@ def samples_in(part: Part) -> int | None:
 
 def first_batch(workload: Workload, recipe: Recipe, plan: Plan, part: Part) -> Arrays:
     """Return the first training batch, to see its size and whether it can be made at all."""
-    if not isinstance(part, Stream):
-        return Samples(workload, recipe, plan, part, 1)[0]
-    with open_pass(workload, recipe, plan, part, 1) as batches:
-        return next(batches)
+    if isinstance(part, Stream):
+        return _arrays(workload, recipe, plan, part.first(), 1, 0)
+    return Samples(workload, recipe, plan, part, 1)[0]
 
 
 def open_pass(
@@ -106,7 +105,7 @@ def open_pass(
     """Give the batches of one pass in order, from number `first` on: made ahead by `workers` threads, or by the caller
     where there are none. A stream makes its own, and those before `first` are made and thrown away."""
     if isinstance(part, Stream):
-        return nullcontext(_streamed(workload, recipe, plan, part, epoch, first))
+        return closing(_streamed(workload, recipe, plan, part, epoch, first))
     samples = Samples(workload, recipe, plan, part, epoch)
     ahead = workers + AHEAD if workers else 0
     return made_ahead(samples.__getitem__, range(first, len(samples)), workers=max(1, workers), ahead=ahead)
@@ -134,7 +133,7 @@ def light(workload: Workload, dataset: Dataset) -> Workload:
 
     def batch(params: Params, _: object) -> Batch:
         if isinstance(part, Stream):
-            whole = next(passes_of(part, 1))
+            whole = part.first()
             one = Batch(**{name: map_leaves(_first_row, nest) for name, nest in vars(whole).items()})
         else:
             one = part.take(order(1, seed=0))
@@ -151,7 +150,7 @@ def _first_row(array: np.ndarray) -> np.ndarray:
 
 def _streamed(
     workload: Workload, recipe: Recipe, plan: Plan, stream: Stream, epoch: int | None, first: int
-) -> Iterator[Arrays]:
+) -> Generator[Arrays]:
     for number, batch in enumerate(islice(passes_of(stream, epoch or 0), first, None), start=first):
         yield _arrays(workload, recipe, plan, batch, epoch, number)
 
