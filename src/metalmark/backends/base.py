@@ -59,6 +59,8 @@ class Session(Protocol):
     parameters: int
     trainable_parameters: int
     notes: tuple[str, ...]
+    batch_shown: str
+    """What a batch holds, for messages: "inputs[0] float32 (32, 64), targets int64 (32,)"."""
     feeder: BatchFeed
 
     def step(self) -> None:
@@ -75,6 +77,9 @@ class Session(Protocol):
 
     def fingerprint(self) -> tuple[float, ...]:
         """One number for each trainable array: it changes when the array does."""
+
+    def fingerprint_names(self) -> tuple[str, ...]:
+        """The names of these arrays."""
 
     def memory(self) -> DeviceMemory: ...
 

@@ -58,6 +58,7 @@ class FakeSession:
         self.placement = Placement(device="fake:0", name="software device")
         self.parameters = self.trainable_parameters = 1000
         self.notes: tuple[str, ...] = ()
+        self.batch_shown = "a batch of the software device"
         self._training = plan.mode is Mode.TRAINING
         self._params = params
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.

@@ -14,9 +14,21 @@ from jax import numpy as jnp
 from metalmark.backends import base
 from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
-from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
-from metalmark.backends.session import Placed, fingerprint_of, make_feeder
+from metalmark.backends.keras_common import (
+    build,
+    call_arguments,
+    count,
+    count_weights,
+    loss_of,
+    make_optimizer,
+    models_of,
+    refuse_own_float16,
+)
+from metalmark.backends.outputs import require_number, scores, total
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches
+from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import thread_loader
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
@@ -26,8 +38,9 @@ PLATFORMS = {DeviceKind.CPU: "cpu", DeviceKind.GPU: "gpu", DeviceKind.CUDA: "cud
 DEVICE_TYPES = {"gpu": "cuda", "METAL": "mps"}
 """A device's own `platform` as the type of device that a Limit names; others keep their name."""
 
-Work = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
-"""work(state, fixed, inputs, targets) -> (state, output); the state it is given is gone afterwards."""
+Work = Callable[[Any, Any, Any], tuple[Any, Any]]
+"""work(state, fixed, leaves) -> (state, output); the state it is given is gone afterwards."""
+PURE_STEP = "Recipe(model=the first state, step=function), with step(state, inputs, targets) returning (state, loss)."
 
 
 class JaxSession:
@@ -35,30 +48,36 @@ class JaxSession:
         """Build the model. A device of None leaves placement to JAX."""
         self._training = plan.mode is Mode.TRAINING
         recipe = self.recipe = build(plan, workload, "jax")
-        model = recipe.model
-        self.parameters = count_weights(model)
-        self.trainable_parameters = count(model.trainable_variables)
+        batches = resident_batches(plan, workload, recipe)
+        self.layout, self.batch_shown = batches.layout, batches.shown
         threads = plan.settings.threads
         # Seen on Linux with --threads 1: 1.2 cores busy.
         extra = f"XLA's pool has the {threads} threads asked for; the thread that runs the step computes beside them."
         self.notes = (extra,) if threads else ()
-        work, state, fixed = self._make_work(recipe, plan.settings)
+        self._optimizer: Any = None
+        if recipe.step is not None:
+            work, state, fixed = self._own_work(recipe, plan)
+        else:
+            (model,) = models_of(recipe, batches.layout.rebuild(batches.leaves[0]))
+            self.parameters = count_weights(model)
+            self.trainable_parameters = count(model.trainable_variables)
+            self._names_of = tuple(variable.path for variable in model.trainable_variables)
+            work, state, fixed = self._make_work(recipe, plan.settings)
         # The state is donated: without that, weights that a step only hands on would be copied in each step.
         self._work = jax.jit(work, donate_argnums=0)
         self._state, self._fixed = jax.device_put((state, fixed), device)
 
         def place(arrays: Any) -> Placed:
-            *inputs, targets = jax.device_put(tuple(arrays), device)
-            return tuple(inputs), targets
+            return tuple(jax.device_put(tuple(arrays), device))
 
-        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=thread_loader)
+        self.feeder = make_feeder(plan, workload, recipe, batches, place=place, loader=thread_loader)
         self._output: Any = ()
-        (self._device,) = self._trainable()[0].devices()
+        held = next((leaf for leaf in jax.tree.leaves((self._state, self._fixed)) if hasattr(leaf, "devices")), None)
+        (self._device,) = held.devices() if held is not None else (device or jax.devices()[0],)
         self.placement = Placement(device=str(self._device), name=_name(self._device, threads))
 
     def step(self) -> None:
-        inputs, targets = self.feeder.take()
-        self._state, self._output = self._work(self._state, self._fixed, inputs, targets)
+        self._state, self._output = self._work(self._state, self._fixed, self.feeder.take())
 
     def settle(self) -> None:
         """XLA compiles in this process."""
@@ -68,11 +87,15 @@ class JaxSession:
         jax.block_until_ready((self._state, self._output))
 
     def proof(self) -> float:
-        output = self._output.astype(jnp.float32)
-        return float(jnp.mean(output if self._training else jnp.square(output)))
+        parts = [part.astype(jnp.float32) for part in jax.tree.leaves(self._output)]
+        means = [float(jnp.mean(part if self._training else jnp.square(part))) for part in parts]
+        return sum(means) / max(1, len(means))
 
     def fingerprint(self) -> tuple[float, ...]:
         return fingerprint_of(np.asarray(array) for array in self._trainable())
+
+    def fingerprint_names(self) -> tuple[str, ...]:
+        return self._names_of
 
     def memory(self) -> DeviceMemory:
         if self._device.platform == "cpu":
@@ -87,39 +110,70 @@ class JaxSession:
         )
 
     def _trainable(self) -> list[Any]:
+        if self.recipe.step is not None:
+            return list(jax.tree.leaves(self._state))
         return (self._state if self._training else self._fixed)[0]  # type: ignore[no-any-return]
+
+    def _own_work(self, recipe: Recipe, plan: Plan) -> tuple[Work, Any, Any]:
+        """The user's own step, which must be a pure function here."""
+        step, rebuild, state = recipe.step, self.layout.rebuild, recipe.model
+        if step is None or isinstance(state, keras.Model) or not self._training:
+            raise UnsupportedError("On jax a step of your own must be a pure function, in training.", hint=PURE_STEP)
+        refuse_own_float16(plan.settings.dtype)
+        paths = jax.tree_util.tree_flatten_with_path(state)[0]
+        self._names_of = tuple(jax.tree_util.keystr(path) for path, _ in paths)
+        self.parameters = self.trainable_parameters = sum(int(np.size(leaf)) for _, leaf in paths)
+
+        def train(state: Any, _: Any, leaves: Any) -> tuple[Any, Any]:
+            batch = rebuild(leaves)
+            try:
+                state, loss = step(state, batch["inputs"], batch["targets"])
+            except (TypeError, ValueError) as error:
+                if not isinstance(error, jax.errors.JAXTypeError):
+                    raise UnsupportedError(f"Your own step failed: {error}", hint=PURE_STEP) from error
+                raise
+            loss = total(loss)
+            require_number(loss)
+            return state, loss
+
+        return train, state, ()
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> tuple[Work, Any, Any]:
         """Return one step, what it changes and what it only reads."""
-        model = recipe.model
+        model, rebuild = recipe.model, self.layout.rebuild
         trainable = [v.value for v in model.trainable_variables]
         others = [v.value for v in model.non_trainable_variables]
 
         if not self._training:
 
-            def infer(ticket: Any, weights: Any, inputs: Any, _: Any) -> tuple[Any, Any]:
-                outputs, _others = model.stateless_call(*weights, call_arguments(inputs), training=False)
-                return ticket + 1, outputs
+            def infer(ticket: Any, weights: Any, leaves: Any) -> tuple[Any, Any]:
+                inputs = call_arguments(rebuild(leaves)["inputs"])
+                outputs, _others = model.stateless_call(*weights, inputs, training=False)
+                return ticket + 1, flatten(scores(outputs))[0]
 
             # Calls that share no result may overlap: the ticket makes a queue of them, as a training state does.
             return infer, jnp.zeros((), jnp.int32), (trainable, others)
 
+        loss_function = loss_of(recipe)
         optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, model.trainable_variables)
 
-        def compute_loss(trainable: Any, others: Any, slots: Any, inputs: Any, targets: Any) -> Any:
+        def compute_loss(trainable: Any, others: Any, slots: Any, leaves: Any) -> Any:
+            batch = rebuild(leaves)
+            inputs = call_arguments(batch["inputs"])
             outputs, others, penalties = model.stateless_call(
-                trainable, others, call_arguments(inputs), training=True, return_losses=True
+                trainable, others, inputs, training=True, return_losses=True
             )
-            loss = total_loss(recipe, targets, outputs, penalties)
+            loss = loss_function(inputs, batch["targets"], scores(outputs), penalties)
+            require_number(loss)
             # The scale of float16 is one of the optimiser's variables, and its value now is in `slots`.
             with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):
                 return optimizer.scale_loss(loss), (loss, others)
 
         gradients_of = jax.grad(compute_loss, has_aux=True)
 
-        def train(state: Any, _: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        def train(state: Any, _: Any, leaves: Any) -> tuple[Any, Any]:
             trainable, others, slots = state
-            gradients, (loss, others) = gradients_of(trainable, others, slots, inputs, targets)
+            gradients, (loss, others) = gradients_of(trainable, others, slots, leaves)
             trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
             return (trainable, others, slots), loss
 

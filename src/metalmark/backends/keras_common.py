@@ -1,16 +1,22 @@
 """What TensorFlow and JAX share by sharing Keras 3: dtype policy, loss, loss scaling, what counts as a weight."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 
+from metalmark.backends.outputs import GIVE_VALIDATE, NOTHING_TO_VALIDATE, own_loss, total
 from metalmark.backends.session import require_images
 from metalmark.errors import UnsupportedError
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Plan
 from metalmark.model.workload import Recipe, Workload
 
+Loss = Callable[[Any, Any, Any, Sequence[Any]], Any]
+Predict = Callable[[Any], tuple[Any, Sequence[Any]]]
+"""predict(inputs) returns the outputs and the regularisers' penalties."""
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}
 
 
@@ -34,22 +40,103 @@ def build(plan: Plan, workload: Workload, backend: str) -> Recipe:
 
 def make_optimizer(recipe: Recipe, dtype: Dtype, trainable: Sequence[Any]) -> Any:
     """Make the optimiser and build it at once: a traced step may create no variables."""
-    optimizer = recipe.optimizer()
+    optimizer = own_optimizer(recipe)
     if dtype is Dtype.FLOAT16:
         # Small gradients are zero in float16 unless the loss is scaled up before the backward pass.
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    if not trainable:
+        raise UnsupportedError(
+            "The model has no trainable weights: there is nothing to train.",
+            hint="Measure it with --mode inference, or set `trainable` of a layer.",
+        )
     optimizer.build(list(trainable))
     return optimizer
 
 
-def call_arguments(inputs: Sequence[Any]) -> Any:
-    """Return the one argument that Keras models take: a tensor, or a list of them."""
+def own_optimizer(recipe: Recipe) -> Any:
+    """Return the recipe's optimiser: given as an object, a name, a class or a function, or by a compiled model."""
+    given = recipe.optimizer
+    if given is None and getattr(recipe.model, "compiled", False):
+        return recipe.model.optimizer
+    if given is None:
+        raise UnsupportedError(
+            "The recipe needs an optimiser and has none.", hint='Recipe(..., optimizer="adam"), or compile the model.'
+        )
+    if callable(given) and not isinstance(given, keras.optimizers.Optimizer):
+        given = given()
+    try:
+        return keras.optimizers.get(given)
+    except (ValueError, TypeError) as error:
+        raise UnsupportedError(f"Keras knows no optimiser {given!r}.", hint='Recipe(optimizer="adam")') from error
+
+
+def call_arguments(inputs: Any) -> Any:
+    """Return the one argument that Keras models take: a tensor, a list of them or a dict."""
+    if not isinstance(inputs, tuple):
+        return inputs
     return inputs[0] if len(inputs) == 1 else list(inputs)
 
 
-def total_loss(recipe: Recipe, targets: Any, outputs: Any, penalties: Sequence[Any]) -> Any:
-    """Return one number: Keras loss functions give one per sample, and regularisers stand apart from the loss."""
-    return sum(penalties, keras.ops.mean(recipe.loss(targets, outputs)))
+def loss_of(recipe: Recipe) -> Loss:
+    """Return loss(inputs, targets, outputs, penalties), one number: Keras loss functions give one per sample, and
+    regularisers stand apart from the loss."""
+    given, model = recipe.loss, recipe.model
+    if given is None and getattr(model, "compiled", False):
+        return lambda _, targets, outputs, penalties: sum(penalties, _compiled_loss(model, targets, outputs))
+    if given is None:
+        return lambda _, __, outputs, penalties: sum(penalties, own_loss(outputs))
+    if isinstance(given, type):
+        raise UnsupportedError(
+            f"Recipe(loss={given.__name__}) is a class, not a loss.", hint=f"Make one: loss={given.__name__}()."
+        )
+    try:
+        function = keras.losses.get(given)
+    except ValueError as error:
+        raise UnsupportedError(f"Keras knows no loss {given!r}.", hint='Recipe(loss="mse")') from error
+    return lambda _, targets, outputs, penalties: sum(penalties, keras.ops.mean(function(targets, outputs)))
+
+
+def _compiled_loss(model: Any, targets: Any, outputs: Any) -> Any:
+    """Return what `compile` was given, for each of several outputs. `compute_loss` would add the penalties of weights
+    that a pure function does not see."""
+    # Its means of each loss are kept nowhere: JAX has no place for them inside a traced function.
+    with keras.StatelessScope() if keras.config.backend() == "jax" else nullcontext():
+        return model._compile_loss(targets, outputs, None)
+
+
+def validated(recipe: Recipe, loss: Loss, batch: Mapping[str, Any], predict: Predict) -> tuple[Any, Any]:
+    """Return the loss of a batch that is not trained on, and the outputs: None where only `validate` knows them."""
+    if recipe.validate is not None:
+        return total(recipe.validate(**batch)), None
+    if recipe.step is not None and recipe.loss is None:
+        raise UnsupportedError(NOTHING_TO_VALIDATE, hint=GIVE_VALIDATE)
+    outputs, penalties = predict(call_arguments(batch["inputs"]))
+    return loss(batch["inputs"], batch["targets"], outputs, penalties), outputs
+
+
+def models_of(recipe: Recipe, batch: Mapping[str, Any]) -> list[Any]:
+    """Return the recipe's model, or all models of its nest, built: one without an Input layer has no weights until it
+    has seen a batch."""
+    leaves, layout = flatten(recipe.model)
+    for name, model in zip(layout.names, leaves, strict=True):
+        if isinstance(model, type):
+            raise UnsupportedError(
+                f"Recipe(model={model.__name__}) is a class, not a model.",
+                hint=f"Make one: model={model.__name__}(...).",
+            )
+        if not isinstance(model, keras.Model):
+            raise UnsupportedError(f"model{name} of the recipe is a {type(model).__name__}, not a keras.Model.")
+        if not (model.built and model.weights) and recipe.step is None:
+            model(call_arguments(batch["inputs"]))
+    return leaves
+
+
+def refuse_own_float16(dtype: Dtype) -> None:
+    if dtype is Dtype.FLOAT16:
+        raise UnsupportedError(
+            "--dtype float16 needs the loss to be scaled before the backward pass, which is inside your own step.",
+            hint="Use --dtype bfloat16, or scale inside the step.",
+        )
 
 
 def count(variables: Sequence[Any]) -> int:

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 from mlx import core as mx
-from mlx import nn
+from mlx import nn, optimizers
 from mlx.utils import tree_flatten, tree_map
 
 from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index, report_device
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
-from metalmark.backends.session import Placed, fingerprint_of, make_feeder, require_images
+from metalmark.backends.outputs import call, own_loss, require_number, scores, total
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder, require_images, resident_batches
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import thread_loader
 from metalmark.machine.tools import run_tool
+from metalmark.model.nest import flatten, map_leaves
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
@@ -34,36 +36,40 @@ class MlxSession:
         settings = plan.settings
         self._training = plan.mode is Mode.TRAINING
         recipe = self.recipe = workload.recipe("mlx", plan.params)
-        self._model = model = recipe.model
-        model.train(self._training)
+        self._models = _models_of(recipe)
+        for model in self._models:
+            model.train(self._training)
         if settings.channels_last:
-            require_images(array.ndim for _, array in tree_flatten(model.parameters()))
-        self.parameters = _count(model.parameters()) - _count(_statistics(model, lambda _: True))
-        self.trainable_parameters = _count(model.trainable_parameters())
+            require_images(array.ndim for model in self._models for _, array in tree_flatten(model.parameters()))
+        statistics = sum(_count(_statistics(model, lambda _: True)) for model in self._models)
+        self.parameters = sum(_count(model.parameters()) for model in self._models) - statistics
+        self.trainable_parameters = sum(_count(model.trainable_parameters()) for model in self._models)
         on_cpu = mx.default_device().type == mx.DeviceType.cpu
         foreign = (NOT_ITS_SPEED,) if platform.system() == "Linux" else ()
         self.notes = (CPU_KERNELS, *foreign) if on_cpu else ()
         half = HALF.get(settings.dtype)
         if half is not None:
-            _cast_constants(model, half, training=self._training)
+            for model in self._models:
+                _cast_constants(model, half, training=self._training)
 
         def place(arrays: Any) -> Placed:
-            *inputs, targets = (mx.array(array) for array in arrays)
-            return tuple(inputs), targets
+            return tuple(mx.array(array) for array in arrays)
 
-        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=thread_loader)
+        batches = resident_batches(plan, workload, recipe)
+        self.layout, self.batch_shown = batches.layout, batches.shown
+        self.feeder = make_feeder(plan, workload, recipe, batches, place=place, loader=thread_loader)
         self._output: Any = None
         # Arrays of MLX live in memory that all devices share and know no device; the work goes to the default one.
         device = mx.default_device()
         word = "cpu" if on_cpu else f"gpu:{getattr(device, 'index', 0)}"
         self.placement = Placement(device=word, name=_name(device))
+        self._optimizers: list[Any] = []
         self._work, self._state = self._make_work(recipe, settings, half)
-        mx.eval(model.parameters(), self.feeder.ring, self._state)
+        mx.eval([model.parameters() for model in self._models], self.feeder.ring, self._state)
         mx.reset_peak_memory()
 
     def step(self) -> None:
-        inputs, targets = self.feeder.take()
-        self._output = self._work(inputs, targets)
+        self._output = self._work(self.feeder.take())
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(self._output, self._state)
 
@@ -74,13 +80,18 @@ class MlxSession:
         mx.synchronize()
 
     def proof(self) -> float:
-        output = self._output.astype(mx.float32)
-        mean: Any = (output if self._training else mx.square(output)).mean()
-        return float(mean.item())
+        parts = [part.astype(mx.float32) for part in self._output]
+        means: list[Any] = [(part if self._training else mx.square(part)).mean() for part in parts]
+        return sum(float(mean.item()) for mean in means) / len(means)
 
     def fingerprint(self) -> tuple[float, ...]:
-        arrays = tree_flatten(self._model.trainable_parameters())
-        return fingerprint_of(np.array(array.astype(mx.float32)) for _, array in arrays)
+        return fingerprint_of(np.array(array.astype(mx.float32)) for _, array in self._trainable())
+
+    def fingerprint_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._trainable())
+
+    def _trainable(self) -> list[tuple[str, Any]]:
+        return [pair for model in self._models for pair in tree_flatten(model.trainable_parameters())]
 
     def memory(self) -> DeviceMemory:
         live_bytes = mx.get_active_memory()
@@ -90,41 +101,73 @@ class MlxSession:
 
     def _make_work(
         self, recipe: Recipe, settings: Settings, half: Any | None
-    ) -> tuple[Callable[[Any, Any], Any], list[Any]]:
-        """Return one step, and the state it changes, which the caller evaluates with its result."""
-        model = self._model
+    ) -> tuple[Callable[[Any], list[Any]], list[Any]]:
+        """Return one step, a function of a batch's leaves that gives its loss or outputs in a list, and the state it
+        changes, which the caller evaluates with its result."""
+        model, rebuild = recipe.model, self.layout.rebuild
         scale = LOSS_SCALE if settings.dtype is Dtype.FLOAT16 else 1.0
 
         if not self._training:
 
-            def infer(inputs: Any, _: Any) -> Any:
-                return model(*cast(inputs, half))
+            def infer(leaves: Any) -> list[Any]:
+                outputs = scores(call(model, rebuild(cast(leaves, half))["inputs"]))
+                return flatten(outputs)[0]
 
             return (mx.compile(infer, inputs=[model.state]) if settings.compile else infer), []
 
-        optimizer = self._optimizer = recipe.optimizer()
+        if recipe.step is not None:
+            return self._own_work(recipe, settings)
+        if not self.trainable_parameters:
+            raise UnsupportedError(
+                f"The {type(model).__name__} has no trainable parameters: there is nothing to train.",
+                hint="Measure it with --mode inference, or unfreeze() a part of it.",
+            )
+        optimizer = _optimizer_of(recipe)
+        self._optimizers = [optimizer]
         optimizer.init(model.trainable_parameters())
         state = [model.state, optimizer.state, mx.random.state]
 
-        def plain_loss(inputs: Any, targets: Any) -> Any:
-            return recipe.loss(model(*inputs), targets)
+        def compute_loss(leaves: Any) -> Any:
+            if half is None:
+                batch = rebuild(leaves)
+                loss = loss_in(recipe, call(model, batch["inputs"]), batch["targets"])
+            else:
+                masters = model.trainable_parameters()
+                # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
+                model.update(cast(masters, half))
+                outputs = call(model, rebuild(cast(leaves, half))["inputs"])
+                model.update(masters)
+                loss = loss_in(recipe, as_float32(outputs), rebuild(leaves)["targets"]) * scale
+            require_number(loss)
+            return loss
 
-        def cast_loss(inputs: Any, targets: Any) -> Any:
-            masters = model.trainable_parameters()
-            # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
-            model.update(cast(masters, half))
-            outputs = model(*cast(inputs, half)).astype(mx.float32)
-            model.update(masters)
-            return recipe.loss(outputs, targets) * scale
+        loss_and_gradients = nn.value_and_grad(model, compute_loss)
 
-        loss_and_gradients = nn.value_and_grad(model, plain_loss if half is None else cast_loss)
-
-        def train(inputs: Any, targets: Any) -> Any:
-            loss, gradients = loss_and_gradients(inputs, targets)
+        def train(leaves: Any) -> list[Any]:
+            loss, gradients = loss_and_gradients(leaves)
             if scale != 1.0:
                 loss, gradients = tree_map(lambda array: array / scale, (loss, gradients))
             optimizer.update(model, gradients)
-            return loss
+            return [loss]
+
+        return (mx.compile(train, inputs=state, outputs=state) if settings.compile else train), state
+
+    def _own_work(self, recipe: Recipe, settings: Settings) -> tuple[Callable[[Any], list[Any]], list[Any]]:
+        """The user's function does everything, in the dtypes that it has."""
+        step, rebuild = recipe.step, self.layout.rebuild
+        assert step is not None
+        if settings.dtype in HALF:
+            raise UnsupportedError(
+                f"--dtype {settings.dtype.value} does not reach into a step of your own on mlx, which has no autocast.",
+                hint="Cast inside the step, or leave --dtype out.",
+            )
+        self._optimizers = _values(recipe.optimizer)
+        state = [*(model.state for model in self._models), *(each.state for each in self._optimizers), mx.random.state]
+
+        def train(leaves: Any) -> list[Any]:
+            loss = total(step(**rebuild(leaves)))
+            require_number(loss)
+            return [loss]
 
         return (mx.compile(train, inputs=state, outputs=state) if settings.compile else train), state
 
@@ -195,6 +238,47 @@ def _name(device: Any) -> str:
         return "CPU"
     info = mx.device_info(device) if hasattr(mx, "device_info") else mx.metal.device_info()
     return str(info.get("device_name", "gpu"))
+
+
+def loss_in(recipe: Recipe, outputs: Any, targets: Any) -> Any:
+    return own_loss(outputs) if recipe.loss is None else recipe.loss(scores(outputs), targets)
+
+
+def as_float32(outputs: Any) -> Any:
+    return map_leaves(lambda array: array.astype(mx.float32), outputs)
+
+
+def _models_of(recipe: Recipe) -> list[Any]:
+    """Return the recipe's model, or all of its models."""
+    found = [recipe.model] if isinstance(recipe.model, (nn.Module, type)) else _values(recipe.model)
+    for model in found:
+        if isinstance(model, type):
+            raise UnsupportedError(
+                f"Recipe(model={model.__name__}) is a class, not a model.",
+                hint=f"Make one: model={model.__name__}(...).",
+            )
+        if not isinstance(model, nn.Module):
+            raise UnsupportedError(f"The recipe's model is a {type(model).__name__}, not a mlx.nn.Module.")
+    return found
+
+
+def _values(some: Any) -> list[Any]:
+    """Return the parts of a dict, tuple or list. MLX's own modules are dicts themselves, so this is no nest."""
+    if some is None:
+        return []
+    return list(some.values()) if type(some) is dict else list(some) if isinstance(some, (tuple, list)) else [some]
+
+
+def _optimizer_of(recipe: Recipe) -> Any:
+    given = recipe.optimizer
+    made = given() if callable(given) and not isinstance(given, optimizers.Optimizer) else given
+    if not isinstance(made, optimizers.Optimizer):
+        what = "none" if made is None else f"a {type(made).__name__}"
+        raise UnsupportedError(
+            f"The recipe needs an optimiser and has {what}.",
+            hint="Recipe(..., optimizer=mlx.optimizers.Adam(learning_rate=1e-3))",
+        )
+    return made
 
 
 def cast(tree: Any, dtype: Any | None) -> Any:

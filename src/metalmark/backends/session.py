@@ -5,18 +5,21 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from metalmark.backends.base import RING
 from metalmark.errors import UnsupportedError
-from metalmark.feeds.source import Arrays, Source
+from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.feeds.source import Source, open_batches
+from metalmark.model.nest import Layout
 from metalmark.model.plan import Loader, Plan
 from metalmark.model.workload import Recipe, Workload
 
-Placed = tuple[tuple[Any, ...], Any]
-"""Inputs and targets on the device."""
+Placed = tuple[Any, ...]
+"""The leaves of a batch's inputs and targets on the device; a session's layout puts them together."""
 OpenBatches = AbstractContextManager[Iterator[Arrays]]
 
 
@@ -55,21 +58,38 @@ class Feeder:
             self._batches = self._open.__enter__()
 
 
+@dataclass(frozen=True)
+class ResidentBatches:
+    """The batches that a session begins with, as arrays, and the form that all of its batches have."""
+
+    leaves: list[Arrays]
+    layout: Layout
+
+    @property
+    def shown(self) -> str:
+        """What a batch holds: "inputs[0] float32 (32, 64), targets int64 (32,)"."""
+        described = zip(self.layout.names, self.leaves[0], strict=True)
+        return ", ".join(f"{name} {array.dtype} {tuple(array.shape)}" for name, array in described)
+
+
+def resident_batches(plan: Plan, workload: Workload, recipe: Recipe) -> ResidentBatches:
+    rng = np.random.default_rng(plan.seed)
+    made = [leaves_of(recipe.prepare(workload.batch(plan.params, rng))) for _ in range(RING)]
+    return ResidentBatches([leaves for leaves, _ in made], made[0][1])
+
+
 def make_feeder(
     plan: Plan,
     workload: Workload,
     recipe: Recipe,
+    batches: ResidentBatches,
     *,
     place: Callable[[Any], Placed],
     loader: Callable[[Source, Loader], OpenBatches],
 ) -> Feeder:
-    """Make the feeder of a session. `place` puts a batch's arrays, targets last, on the device; `loader` is the
-    framework's own."""
-    rng = np.random.default_rng(plan.seed)
-    batches = [recipe.prepare(workload.batch(plan.params, rng)) for _ in range(RING)]
-    ring = [place((*batch.inputs, batch.targets)) for batch in batches]
+    """Make the feeder of a session. `place` puts a batch's arrays on the device; `loader` is the framework's own."""
     source, settings = Source(workload, recipe, plan), plan.loader or Loader()
-    return Feeder(ring, place=place, loader=lambda: loader(source, settings))
+    return Feeder(list(map(place, batches.leaves)), place=place, loader=lambda: open_batches(source, settings, loader))
 
 
 def fingerprint_of(arrays: Iterable[np.ndarray]) -> tuple[float, ...]:

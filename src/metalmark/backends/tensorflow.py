@@ -11,9 +11,20 @@ import tensorflow as tf
 from metalmark.backends import base
 from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, version_of
-from metalmark.backends.keras_common import build, call_arguments, count, count_weights, make_optimizer, total_loss
-from metalmark.backends.session import Placed, fingerprint_of, make_feeder
+from metalmark.backends.keras_common import (
+    build,
+    call_arguments,
+    count,
+    count_weights,
+    loss_of,
+    make_optimizer,
+    models_of,
+    refuse_own_float16,
+)
+from metalmark.backends.outputs import require_number, scores, total
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches
 from metalmark.feeds.on_tensorflow import tensorflow_loader
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
 from metalmark.model.workload import Recipe, Workload
@@ -28,30 +39,33 @@ class TensorflowSession:
     def __init__(self, plan: Plan, workload: Workload) -> None:
         self._training = plan.mode is Mode.TRAINING
         recipe = self.recipe = build(plan, workload, "tensorflow")
-        self._model = recipe.model
-        self._trainable = list(self._model.trainable_variables)
-        home = self._trainable[0].value.device
+        batches = resident_batches(plan, workload, recipe)
+        self.layout, self.batch_shown = batches.layout, batches.shown
+        self._models = models_of(recipe, batches.layout.rebuild(batches.leaves[0]))
+        self._trainable = [variable for model in self._models for variable in model.trainable_variables]
+        variables = [variable for model in self._models for variable in model.variables]
+        home = variables[0].value.device if variables else tf.zeros(()).device
 
         def place(arrays: Any) -> Placed:
             with tf.device(home):
-                *inputs, targets = (tf.identity(array) for array in arrays)
-                return tuple(inputs), targets
+                return tuple(tf.identity(array) for array in arrays)
 
-        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=tensorflow_loader)
+        self.feeder = make_feeder(plan, workload, recipe, batches, place=place, loader=tensorflow_loader)
         with tf.device(home):
-            self._output = tf.zeros(())
+            self._output: Any = [tf.zeros(())]
+        self._home = home
         self.placement = Placement(device=_short(home), name=_name(_short(home)))
-        self.parameters = count_weights(self._model)
+        self.parameters = sum(map(count_weights, self._models))
         self.trainable_parameters = count(self._trainable)
         self.notes: tuple[str, ...] = ()
+        self._optimizers: list[Any] = []
         self._work = self._make_work(recipe, plan.settings)
         self._weights_sum = tf.function(self._sum_of_weights)
         with suppress(ValueError, tf.errors.OpError):  # not every device keeps a peak; memory() says which
             tf.config.experimental.reset_memory_stats(self.placement.device)
 
     def step(self) -> None:
-        inputs, targets = self.feeder.take()
-        self._output = self._work(*inputs, targets)
+        self._output = self._work(*self.feeder.take())
 
     def settle(self) -> None:
         """Graphs are traced and compiled in this process."""
@@ -60,16 +74,21 @@ class TensorflowSession:
         # tf.test.experimental.sync_devices() runs an op whose kernel waits only in CUDA builds: on Metal, and on any
         # other plug-in, it is empty and returns at once. A value on the host is proof everywhere that its inputs are
         # done: so fetch one that needs the last output and, in training, the update of every weight.
-        tf.reshape(self._output, [-1])[:1].numpy()
-        if self._training:
+        for output in self._output:
+            tf.reshape(output, [-1])[:1].numpy()
+        if self._training and self._trainable:
             self._weights_sum().numpy()
 
     def proof(self) -> float:
-        output = tf.cast(self._output, tf.float32)
-        return float(tf.reduce_mean(output if self._training else tf.square(output)).numpy())
+        parts = [tf.cast(output, tf.float32) for output in self._output]
+        means = [tf.reduce_mean(part if self._training else tf.square(part)) for part in parts]
+        return sum(float(mean.numpy()) for mean in means) / len(means)
 
     def fingerprint(self) -> tuple[float, ...]:
         return fingerprint_of(v.value.numpy() for v in self._trainable)
+
+    def fingerprint_names(self) -> tuple[str, ...]:
+        return tuple(variable.path for variable in self._trainable)
 
     def memory(self) -> DeviceMemory:
         if self.placement.device.startswith("CPU"):
@@ -84,26 +103,43 @@ class TensorflowSession:
         return DeviceMemory(live_bytes=info["current"], driver_bytes=NO_RESERVED, peak_bytes=info["peak"])
 
     def _make_work(self, recipe: Recipe, settings: Settings) -> Callable[..., Any]:
-        """Return one step, a function of a batch's arrays, targets last: a call with a tuple takes longer."""
-        model, trainable = self._model, self._trainable
+        """Return one step, a function of a batch's leaves (a call with a tuple takes longer) that gives the loss, or
+        the leaves of the outputs, in a list."""
+        model, trainable, rebuild = recipe.model, self._trainable, self.layout.rebuild
 
         if not self._training:
 
-            def infer(*arrays: Any) -> Any:
-                return model(call_arguments(arrays[:-1]), training=False)
+            def infer(*leaves: Any) -> Any:
+                return flatten(scores(model(call_arguments(rebuild(leaves)["inputs"]), training=False)))[0]
 
             return tf.function(infer, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
-        optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, trainable)
+        if recipe.step is not None:
+            step = recipe.step
+            refuse_own_float16(settings.dtype)
+            self._optimizers = flatten(recipe.optimizer)[0]
 
-        def train(*arrays: Any) -> Any:
-            *inputs, targets = arrays
+            def own(*leaves: Any) -> Any:
+                loss = tf.convert_to_tensor(total(step(**rebuild(leaves))))
+                require_number(loss)
+                return [loss]
+
+            return tf.function(own, jit_compile=settings.compile)  # type: ignore[no-any-return]
+
+        loss_function = loss_of(recipe)
+        optimizer = make_optimizer(recipe, settings.dtype, trainable)
+        self._optimizers = [optimizer]
+
+        def train(*leaves: Any) -> Any:
+            batch = rebuild(leaves)
+            inputs = call_arguments(batch["inputs"])
             with tf.GradientTape() as tape:
-                outputs = model(call_arguments(inputs), training=True)
-                loss = total_loss(recipe, targets, outputs, model.losses)
+                outputs = model(inputs, training=True)
+                loss = loss_function(inputs, batch["targets"], scores(outputs), model.losses)
                 scaled = optimizer.scale_loss(loss)
+            require_number(loss)
             optimizer.apply(tape.gradient(scaled, trainable), trainable)
-            return loss
+            return [loss]
 
         return tf.function(train, jit_compile=settings.compile)  # type: ignore[no-any-return]
 

@@ -1,5 +1,6 @@
 """PyTorch, eager by default; autocast, Inductor, CUDA graphs, channels-last and fused optimisers by Settings."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -8,19 +9,24 @@ import torch
 
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.session import fingerprint_of, make_feeder, require_images
+from metalmark.backends.outputs import call, own_loss, require_number, scores, total
+from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
+from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Mode, Plan, Settings
 from metalmark.model.run import DeviceMemory
-from metalmark.model.workload import Workload
+from metalmark.model.workload import Recipe, Workload
 
 Tensors = tuple[torch.Tensor, ...]
 Work = Callable[..., Any]
-Step = Callable[[Tensors, torch.Tensor], torch.Tensor]
+Step = Callable[[Tensors], Any]
+"""Takes the leaves of a batch. In training it returns the loss, in inference what the model returns."""
 GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+SETTING_OF = {"fused": "fused", "capturable": "graph"}
+MAKE_IT_FUSED = "Give the recipe a class or function (functools.partial(torch.optim.AdamW, lr=1e-3)), or leave it out."
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
 
@@ -32,32 +38,44 @@ class TorchSession:
         self._training = training = plan.mode is Mode.TRAINING
         recipe = self.recipe = workload.recipe("torch", plan.params)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+        model = module_of(recipe.model)
         if settings.channels_last:
-            require_images(parameter.ndim for parameter in recipe.model.parameters())
-        self._model = recipe.model.to(device=device, memory_format=layout).train(training)
-        self._trainable = [p for p in self._model.parameters() if p.requires_grad]
+            require_images(parameter.ndim for parameter in model.parameters())
+        self._model = model.to(device=device, memory_format=layout).train(training)
+        named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+        self._names, self._trainable = tuple(name for name, _ in named), [p for _, p in named]
+        if training and not self._trainable:
+            raise UnsupportedError(
+                f"The {type(model).__name__} has no parameter that requires a gradient: there is nothing to train.",
+                hint="Measure it with --mode inference, or unfreeze a part of it.",
+            )
         # Only CUDA orders such copies with the work that reads them; on Metal they gave wrong data (pytorch#139550).
         wait = not (plan.loader is not None and plan.loader.pin and device.type == "cuda")
         move = _mover(device, layout, wait=wait)
 
-        def place(arrays: Any) -> tuple[Tensors, torch.Tensor]:
-            *inputs, targets = map(move, arrays)
-            return tuple(inputs), targets
+        def place(arrays: Any) -> Tensors:
+            return tuple(map(move, arrays))
 
-        self.feeder = make_feeder(plan, workload, recipe, place=place, loader=torch_loader)
-        self._output: torch.Tensor | None = None
-        self._optimizer: torch.optim.Optimizer | None = None
+        batches = resident_batches(plan, workload, recipe)
+        self.layout, self.batch_shown = batches.layout, batches.shown
+        self.feeder = make_feeder(plan, workload, recipe, batches, place=place, loader=torch_loader)
+        self._output: Any = None
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._schedule: Any = None
+        self.steps_scheduled = 0
         self._scaler: torch.amp.GradScaler | None = None
-        self.placement = Placement(device=str(self._trainable[0].device), name=kind.name(device.index or 0))
+        held = next(self._model.parameters(), None)
+        self.placement = Placement(
+            device=str(device if held is None else held.device), name=kind.name(device.index or 0)
+        )
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.trainable_parameters = sum(p.numel() for p in self._trainable)
         self.notes: tuple[str, ...] = ()
-        self._work = self._make_work(recipe.loss, recipe.optimizer, settings, training)
+        self._work = self._make_work(recipe, settings)
         kind.reset_peak(device)
 
     def step(self) -> None:
-        inputs, targets = self.feeder.take()
-        self._output = self._work(inputs, targets)
+        self._output = self._work(self.feeder.take())
 
     def settle(self) -> None:
         if self._compiles:
@@ -68,71 +86,108 @@ class TorchSession:
 
     def proof(self) -> float:
         assert self._output is not None
-        output = self._output.detach().float()
-        return float((output if self._training else output.square()).mean().cpu())
+        if self._training:
+            return float(self._output.detach().float().mean().cpu())
+        parts = [leaf.float() for leaf in flatten(self._output)[0] if isinstance(leaf, torch.Tensor)]
+        return sum(float(part.square().mean().cpu()) for part in parts) / max(1, len(parts))
 
     def fingerprint(self) -> tuple[float, ...]:
         return fingerprint_of(p.detach().float().cpu().numpy() for p in self._trainable)
 
+    def fingerprint_names(self) -> tuple[str, ...]:
+        return self._names
+
     def memory(self) -> DeviceMemory:
         return self._kind.memory(self._device)
 
-    def _make_work(
-        self, loss: Callable[..., Any], optimizer: Callable[..., Any], settings: Settings, training: bool
-    ) -> Step:
+    def _make_work(self, recipe: Recipe, settings: Settings) -> Step:
         autocast = self._autocast(settings)
-        model = self._model
+        model, rebuild = self._model, self.layout.rebuild
 
-        if not training:
+        if not self._training:
             _cast_once(model, AUTOCAST.get(settings.dtype))
 
-            def infer(inputs: Tensors) -> torch.Tensor:
+            def infer(inputs: Any) -> Any:
                 with autocast():
-                    return logits_of(model(*inputs))
+                    return scores(call(model, inputs))
 
             forward = _frozen(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
-            work = guard()(lambda inputs, _: forward(inputs))
+            work = guard()(lambda leaves: forward(rebuild(leaves)["inputs"]))
             return self._captured(work) if settings.graph else work
 
-        def compute_loss(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+        if recipe.step is not None:
+            own = self._own_step(recipe, settings, autocast)
+            return self._captured(own) if settings.graph else own
+        loss = recipe.loss
+
+        def compute_loss(inputs: Any, targets: Any) -> torch.Tensor:
             with autocast():
-                return loss(logits_of(model(*inputs)), targets)
+                outputs = call(model, inputs)
+                return own_loss(outputs) if loss is None else loss(scores(outputs), targets)
 
         forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
-        update = self._updater(optimizer, settings)
-        assert self._optimizer is not None
-        forget_gradients = self._optimizer.zero_grad
+        update = self._updater(recipe, settings)
+        forget_gradients = self._optimizers[0].zero_grad
 
-        def train(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+        def train(leaves: Tensors) -> torch.Tensor:
             # Before the forward pass: its activations may have the gradients' memory.
             forget_gradients(set_to_none=True)
-            value = forward_loss(inputs, targets)
+            value = forward_loss(**rebuild(leaves))
+            if not isinstance(value, torch.Tensor) or value.ndim:
+                require_number(value)
             update(value)
             return value.detach()
 
         return self._captured(train) if settings.graph else train
 
-    def _updater(self, make: Callable[..., Any], settings: Settings) -> Callable[[torch.Tensor], None]:
+    def _own_step(
+        self, recipe: Recipe, settings: Settings, autocast: Callable[[], AbstractContextManager[Any]]
+    ) -> Step:
+        """The user's function does everything; settings reach it from outside where they can."""
+        rebuild, step = self.layout.rebuild, recipe.step
+        assert step is not None
+        if settings.fused:
+            raise UnsupportedError("--fused does not reach the optimisers of a step of your own.", hint=MAKE_IT_FUSED)
+        if settings.dtype is Dtype.FLOAT16:
+            raise UnsupportedError(
+                "--dtype float16 needs a gradient scaler around the backward pass, which is inside your own step.",
+                hint="Use --dtype bfloat16, or scale inside the step.",
+            )
+        self._optimizers = [each for each in flatten(recipe.optimizer)[0] if isinstance(each, torch.optim.Optimizer)]
+        if settings.compile:
+            for module in flatten(recipe.model)[0]:
+                # The step itself runs backward and updates; what can be compiled whole are its models.
+                module.compile(dynamic=False, options=_compile_options(settings))
+
+        def train(leaves: Tensors) -> torch.Tensor:
+            with autocast():
+                value = total(step(**rebuild(leaves)))
+            if not isinstance(value, torch.Tensor):
+                value = torch.as_tensor(value, dtype=torch.float32, device=self._device)
+            if value.ndim:
+                require_number(value)
+            return value.detach()
+
+        return train
+
+    def _updater(self, recipe: Recipe, settings: Settings) -> Callable[[torch.Tensor], None]:
         """Backward and update. float16 gradients underflow, so they are scaled there."""
         options: dict[str, bool] = {}
         if settings.fused:
             options["fused"] = True
         if settings.graph:
             options["capturable"] = True
-        try:
-            optimizer = self._optimizer = make(self._trainable, **options)
-        except (TypeError, RuntimeError, ValueError) as error:
-            if not options:
-                raise
-            raise UnsupportedError(f"The optimiser refuses {', '.join(options)}: {error}") from error
+        optimizer = make_optimizer(recipe.optimizer, self._trainable, options)
+        self._optimizers = [optimizer]
+        scheduled = self._scheduler(recipe, optimizer, settings)
         if settings.dtype is not Dtype.FLOAT16:
 
             def plain(value: torch.Tensor) -> None:
                 value.backward()
                 optimizer.step()
 
-            return plain
+            return _then(plain, scheduled)
         if settings.graph and not settings.fused:
             raise UnsupportedError(
                 "--dtype float16 with --graph needs --fused: the plain optimiser asks the host at each step whether "
@@ -147,7 +202,26 @@ class TorchSession:
             scaler.step(optimizer)
             scaler.update()
 
-        return scaled
+        return _then(scaled, scheduled)
+
+    def _scheduler(
+        self, recipe: Recipe, optimizer: torch.optim.Optimizer, settings: Settings
+    ) -> Callable[[], None] | None:
+        if recipe.schedule is None:
+            return None
+        if settings.graph:
+            raise UnsupportedError(
+                "--graph: the schedule sets the learning rate on the host in each step, and a captured step keeps the "
+                "one it was captured with.",
+                hint="Leave --graph or the schedule out.",
+            )
+        self._schedule = schedule = recipe.schedule(optimizer)
+
+        def advance() -> None:
+            schedule.step()
+            self.steps_scheduled += 1
+
+        return advance
 
     def _autocast(self, settings: Settings) -> Callable[[], AbstractContextManager[Any]]:
         dtype = AUTOCAST.get(settings.dtype)
@@ -162,40 +236,39 @@ class TorchSession:
         peak of memory have the capture in them."""
         replay: Step | None = None
 
-        def step(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
+        def step(leaves: Tensors) -> Any:
             nonlocal replay
             if replay is None:
-                replay = self._capture(work, inputs, targets)
-            return replay(inputs, targets)
+                replay = self._capture(work, leaves)
+            return replay(leaves)
 
         return step
 
-    def _capture(self, work: Step, inputs: Tensors, targets: torch.Tensor) -> Step:
+    def _capture(self, work: Step, leaves: Tensors) -> Step:
         """Return a step that copies each batch, of the same shapes, into the graph's own buffers and replays it."""
-        held = tuple(tensor.clone() for tensor in inputs), targets.clone()
+        held = tuple(tensor.clone() for tensor in leaves)
         before = {name: value.clone() for name, value in self._model.state_dict().items()}
-        rates = _rates(self._optimizer)
+        rates = _rates(self._optimizers)
         first_rates = [rate.clone() for rate in rates]
         side = torch.cuda.Stream(self._device)
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
             for _ in range(GRAPH_WARMUP_STEPS):
-                work(*held)
+                work(held)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output = work(*held)
+            output = work(held)
         # The warm-up trained a little; begin where every other session begins, so that the proof starts there.
         self._model.load_state_dict(before)
-        if self._optimizer is not None:
-            _forget(self._optimizer)
+        for optimizer in self._optimizers:
+            _forget(optimizer)
         for rate, first in zip(rates, first_rates, strict=True):
             rate.copy_(first)
 
-        def replay(inputs: Tensors, targets: torch.Tensor) -> torch.Tensor:
-            for mine, given in zip(held[0], inputs, strict=True):
+        def replay(leaves: Tensors) -> Any:
+            for mine, given in zip(held, leaves, strict=True):
                 mine.copy_(given, non_blocking=True)
-            held[1].copy_(targets, non_blocking=True)
             graph.replay()
             return output
 
@@ -235,6 +308,67 @@ class TorchBackend:
         return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
 
 
+def module_of(model: Any) -> torch.nn.Module:
+    """Return the model, or one module that holds all models of a nest."""
+    if isinstance(model, torch.nn.Module):
+        return model
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise UnsupportedError(
+            f"Recipe(model={model.__name__}) is a class, not a model.", hint=f"Make one: model={model.__name__}(...)."
+        )
+    modules, layout = flatten(model)
+    for name, module in zip(layout.names, modules, strict=True):
+        if not isinstance(module, torch.nn.Module):
+            where = f"model{name} of the recipe" if name else "The recipe's model"
+            raise UnsupportedError(f"{where} is a {type(module).__name__}, not a torch.nn.Module.")
+    names = [re.sub(r"\W+", "_", name).strip("_") for name in layout.names]
+    return torch.nn.ModuleDict(dict(zip(names, modules, strict=True)))
+
+
+def make_optimizer(given: Any, trainable: list[torch.nn.Parameter], options: dict[str, bool]) -> torch.optim.Optimizer:
+    """Return the optimiser of a recipe, which is one, or a class or a function that makes one."""
+    if isinstance(given, torch.optim.Optimizer):
+        if options:
+            asked = ", ".join(f"--{SETTING_OF[option]}" for option in options)
+            raise UnsupportedError(f"{asked} does not reach an optimiser that is made already.", hint=MAKE_IT_FUSED)
+        mine = set(map(id, trainable))
+        if not any(id(parameter) in mine for group in given.param_groups for parameter in group["params"]):
+            raise UnsupportedError(
+                f"The {type(given).__name__} of the recipe holds no trainable parameter of its model.",
+                hint="Make it from this model's own: torch.optim.Adam(model.parameters()).",
+            )
+        return given
+    if not callable(given):
+        what = "none" if given is None else f"a {type(given).__name__}"
+        raise UnsupportedError(
+            f"The recipe needs an optimiser and has {what}.", hint="Recipe(..., optimizer=torch.optim.Adam)"
+        )
+    try:
+        made = given(trainable, **options)
+    except (TypeError, RuntimeError, ValueError) as error:
+        if not options:
+            raise
+        raise UnsupportedError(f"The optimiser refuses {', '.join(options)}: {error}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UnsupportedError(
+            f"The recipe's optimizer(parameters) returned a {type(made).__name__}, not a torch optimiser.",
+            hint="Return torch.optim.Adam(parameters, ...).",
+        )
+    return made
+
+
+def _then(update: Callable[[torch.Tensor], None], advance: Callable[[], None] | None) -> Callable[[torch.Tensor], None]:
+    """Return an update after which the schedule goes on, where there is one."""
+    if advance is None:
+        return update
+
+    def both(value: torch.Tensor) -> None:
+        update(value)
+        advance()
+
+    return both
+
+
 def _mover(device: torch.device, layout: torch.memory_format, *, wait: bool) -> Callable[[Any], torch.Tensor]:
     """Return a function that brings an array to the device."""
     on_host = device.type == "cpu"
@@ -255,9 +389,9 @@ def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
             module.to(dtype)
 
 
-def _rates(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+def _rates(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     """Return the learning rates that live on the device, as a schedule inside a graph needs them."""
-    groups = [] if optimizer is None else optimizer.param_groups
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [group["lr"] for group in groups if isinstance(group["lr"], torch.Tensor)]
 
 
@@ -267,11 +401,6 @@ def _forget(optimizer: torch.optim.Optimizer) -> None:
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 value.fill_(1.0 if name == "mu_product" else 0.0)
-
-
-def logits_of(output: Any) -> torch.Tensor:
-    """Return the logits: models of transformers return an object that has them."""
-    return output if isinstance(output, torch.Tensor) else output.logits
 
 
 def _require_scaler(device_type: str, settings: Settings) -> None:
@@ -298,9 +427,12 @@ def _compiled(work: Work, settings: Settings) -> Work:
     --channels-last decides the layout: left to itself, Inductor turns convolutions to channels-last, which small images
     are slower in.
     """
-    options: dict[str, str | int | bool | Callable[..., Any]] = {"layout_optimization": settings.channels_last}
-    made: Work = torch.compile(work, dynamic=False, options=options)
+    made: Work = torch.compile(work, dynamic=False, options=_compile_options(settings))
     return made
+
+
+def _compile_options(settings: Settings) -> dict[str, str | int | bool | Callable[..., Any]]:
+    return {"layout_optimization": settings.channels_last}
 
 
 def _frozen(work: Work, settings: Settings) -> Work:

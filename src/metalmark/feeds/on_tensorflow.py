@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from metalmark.feeds.source import Arrays, Source
+from metalmark.feeds.leaves import Arrays
+from metalmark.feeds.source import Source
 from metalmark.model.plan import Loader
 
 ENDLESS = 2**62

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.files import FILES_PER_BATCH, allow_files
-from metalmark.feeds.source import Arrays, Source
+from metalmark.feeds.leaves import Arrays
+from metalmark.feeds.source import Source
 from metalmark.model.plan import Loader
 
 

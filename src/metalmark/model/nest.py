@@ -49,6 +49,12 @@ def first_leaf(nest: Nest) -> Any:
     return leaves[0] if leaves else None
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is one number of any framework: an array without axes."""
+    shape = getattr(value, "shape", None)
+    return shape is not None and len(shape) == 0
+
+
 def same_form(first: Nest, second: Nest) -> bool:
     return flatten(first)[1].names == flatten(second)[1].names
 

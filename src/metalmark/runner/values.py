@@ -63,6 +63,8 @@ def parse_switch(text: str, *, what: str) -> list[bool]:
 def parse_param(param: Param, text: str) -> list[Scalar]:
     """Parse the values of a workload's parameter, of the type of its default."""
     flag = f"--{param.name.replace('_', '-')}"
+    if param.whole:
+        return [text.strip()]
     if param.choices and not param.path:
         return list(choose(text, param.choices, what=flag, plural="It takes"))
     if isinstance(param.default, bool):

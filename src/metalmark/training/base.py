@@ -8,7 +8,8 @@ import numpy as np
 
 from metalmark.backends.base import Placement, Probe
 from metalmark.errors import FormatError
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import Layout
 from metalmark.model.plan import Plan
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Recipe, Workload
@@ -25,6 +26,8 @@ class Trainer(Protocol):
     trainable_parameters: int
     notes: tuple[str, ...]
     recipe: Recipe
+    layout: Layout
+    """Puts the leaves of a batch together as {"inputs": ..., "targets": ...}."""
 
     def train_batch(self, arrays: Arrays) -> Any:
         """Enqueue one step and return its loss, perhaps not computed yet. Reads nothing back."""
@@ -32,8 +35,9 @@ class Trainer(Protocol):
     def read(self, losses: list[Any]) -> list[float]:
         """Wait for losses of `train_batch`, and return them as numbers."""
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        """Return the mean loss and the outputs, as float32, in inference mode. Changes nothing."""
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
+        """Return the mean loss and the outputs, a nest of float32 arrays, in inference mode. Changes nothing. Outputs
+        are None where only the recipe's `validate` knows them."""
 
     def learning_rate(self) -> float: ...
 

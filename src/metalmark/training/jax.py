@@ -8,58 +8,82 @@ import numpy as np
 from jax import numpy as jnp
 
 from metalmark.backends.jax import JaxBackend, JaxSession
-from metalmark.backends.keras_common import call_arguments, total_loss
-from metalmark.feeds.source import Arrays
+from metalmark.backends.keras_common import loss_of, validated
+from metalmark.backends.outputs import NOTHING_TO_VALIDATE, scores, total
+from metalmark.errors import UnsupportedError
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import Layout, flatten
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
 from metalmark.training.base import State, arrays_of, keras_names
+
+GIVE_VALIDATE_STATE = "Give Recipe(validate=function) beside `step`: validate(state, inputs, targets) returns a loss."
 
 
 class JaxTrainer(JaxSession):
     def __init__(self, plan: Plan, workload: Workload, device: Any | None) -> None:
         super().__init__(plan, workload, device)
-        model, recipe = self.recipe.model, self.recipe
+        recipe, rebuild = self.recipe, self.layout.rebuild
         self._home = device
+        self._outputs_layout: Layout | None = None
+        if recipe.step is not None:
+            if recipe.validate is None:
+                raise UnsupportedError(NOTHING_TO_VALIDATE, hint=GIVE_VALIDATE_STATE)
+            validate = recipe.validate
 
-        def evaluate(trainable: Any, others: Any, inputs: Any, targets: Any) -> Any:
-            outputs, _, penalties = model.stateless_call(
-                trainable, others, call_arguments(inputs), training=False, return_losses=True
+            def evaluate(state: Any, leaves: Any) -> Any:
+                batch = rebuild(leaves)
+                self._outputs_layout = flatten(None)[1]
+                return total(validate(state, batch["inputs"], batch["targets"])), []
+
+            self._names: tuple[list[str], ...] = ([f"model.{name}" for name in self._names_of],)
+        else:
+            model, loss_function = recipe.model, loss_of(recipe)
+
+            def evaluate(state: Any, leaves: Any) -> Any:
+                def predict(inputs: Any) -> tuple[Any, Any]:
+                    outputs, _, penalties = model.stateless_call(*state[:2], inputs, training=False, return_losses=True)
+                    return scores(outputs), penalties
+
+                loss, outputs = validated(recipe, loss_function, rebuild(leaves), predict)
+                found, self._outputs_layout = flatten(outputs)
+                return loss, [output.astype(jnp.float32) for output in found]
+
+            # In the order of the session's state. The generators of dropout are among the variables that do not train.
+            self._names = (
+                keras_names("model.", model.trainable_variables),
+                keras_names("model.", model.non_trainable_variables),
+                keras_names("optimizer.", self._optimizer.variables),
             )
-            return total_loss(recipe, targets, outputs, penalties), outputs.astype(jnp.float32)
-
         self._evaluate = jax.jit(evaluate)
-        # In the order of the session's state. The generators of dropout are among the variables that do not train.
-        self._names = (
-            keras_names("model.", model.trainable_variables),
-            keras_names("model.", model.non_trainable_variables),
-            keras_names("optimizer.", self._optimizer.variables),
-        )
 
     def train_batch(self, arrays: Arrays) -> Any:
-        self._state, self._output = self._work(self._state, self._fixed, *self.feeder.place(arrays))
+        self._state, self._output = self._work(self._state, self._fixed, self.feeder.place(arrays))
         return self._output
 
     def read(self, losses: list[Any]) -> list[float]:
         return [float(value) for value in jax.device_get(losses)]
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        trainable, others, _ = self._state
-        loss, outputs = self._evaluate(trainable, others, *self.feeder.place(arrays))
-        return float(loss), np.asarray(outputs)
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
+        loss, outputs = self._evaluate(self._state, self.feeder.place(arrays))
+        assert self._outputs_layout is not None
+        return float(loss), self._outputs_layout.rebuild(map(np.asarray, outputs))
 
     def learning_rate(self) -> float:
+        if self._optimizer is None:
+            return 0.0
         slots = zip(self._optimizer.variables, self._state[2], strict=True)
         with keras.StatelessScope(state_mapping=list(slots)):
             return float(self._optimizer.learning_rate)
 
     def state(self) -> State:
         names = [name for group in self._names for name in group]
-        values = [np.array(array) for group in self._state for array in group]
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, map(np.array, jax.tree.leaves(self._state)), strict=True))
 
     def load_state(self, state: State) -> None:
-        groups = tuple([jnp.asarray(array) for array in arrays_of(state, group)] for group in self._names)
-        self._state = jax.device_put(groups, self._home)
+        names = [name for group in self._names for name in group]
+        leaves = [jnp.asarray(array) for array in arrays_of(state, names)]
+        self._state = jax.device_put(jax.tree.unflatten(jax.tree.structure(self._state), leaves), self._home)
 
 
 class JaxTraining(JaxBackend):

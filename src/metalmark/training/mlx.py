@@ -6,9 +6,11 @@ import numpy as np
 from mlx import core as mx
 from mlx.utils import tree_flatten
 
-from metalmark.backends.mlx import HALF, MlxBackend, MlxSession, cast
+from metalmark.backends.mlx import HALF, MlxBackend, MlxSession, as_float32, cast
+from metalmark.backends.outputs import call, validated
 from metalmark.errors import FormatError
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import flatten, map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
 from metalmark.training.base import State, with_prefix
@@ -20,7 +22,7 @@ class MlxTrainer(MlxSession):
         self._half = HALF.get(plan.settings.dtype)
 
     def train_batch(self, arrays: Arrays) -> Any:
-        loss = self._work(*self.feeder.place(arrays))
+        (loss,) = self._work(self.feeder.place(arrays))
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(loss, self._state)
         return loss
@@ -28,46 +30,70 @@ class MlxTrainer(MlxSession):
     def read(self, losses: list[Any]) -> list[float]:
         return [float(loss.item()) for loss in losses]
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        inputs, targets = self.feeder.place(arrays)
-        model = self._model
-        masters = model.trainable_parameters()
-        model.train(False)
-        model.update(cast(masters, self._half))
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
+        leaves, rebuild = self.feeder.place(arrays), self.layout.rebuild
+        masters = [model.trainable_parameters() for model in self._models]
+        for model, mine in zip(self._models, masters, strict=True):
+            model.train(False)
+            model.update(cast(mine, self._half))
+
+        def predict(_: Any) -> Any:
+            return as_float32(call(self.recipe.model, rebuild(cast(leaves, self._half))["inputs"]))
+
         try:
-            outputs = model(*cast(inputs, self._half)).astype(mx.float32)
-            loss = self.recipe.loss(outputs, targets)
-            mx.eval(loss, outputs)
+            loss, outputs = validated(self.recipe, predict, rebuild(leaves))
+            mx.eval(loss, flatten(outputs)[0])
         finally:
-            model.update(masters)
-            model.train(True)
-        return float(loss.item()), np.array(outputs)
+            for model, mine in zip(self._models, masters, strict=True):
+                model.update(mine)
+                model.train(True)
+        return float(loss.item()), map_leaves(np.array, outputs)
 
     def learning_rate(self) -> float:
-        return float(self._optimizer.learning_rate.item())
+        return float(self._optimizers[0].learning_rate.item()) if self._optimizers else 0.0
 
     def state(self) -> State:
-        state = {f"model.{name}": _array(array) for name, array in tree_flatten(self._model.parameters())}
-        state |= {f"optimizer.{name}": _array(array) for name, array in tree_flatten(self._optimizer.state)}
+        state = {f"model.{name}": _array(array) for name, array in self._parameters().items()}
+        for number, optimizer in enumerate(self._optimizers):
+            state |= {f"{_prefix(number)}{name}": _array(array) for name, array in tree_flatten(optimizer.state)}
         state["random.key"] = _array(_key())
         return state
 
     def load_state(self, state: State) -> None:
-        own = dict(tree_flatten(self._model.parameters()))
-        model = with_prefix("model.", state)
-        if set(own) != set(model):
-            raise FormatError(f"The checkpoint is of another network: {sorted(set(own) ^ set(model))[0]}.")
-        # Frozen weights are kept in half precision where that is asked for, and were saved as float32.
-        self._model.load_weights([(name, mx.array(model[name]).astype(array.dtype)) for name, array in own.items()])
-        _fill(self._optimizer.state, with_prefix("optimizer.", state))
+        own = self._parameters()
+        kept = with_prefix("model.", state)
+        if set(own) != set(kept):
+            raise FormatError(f"The checkpoint is of another network: {sorted(set(own) ^ set(kept))[0]}.")
+        for number, model in enumerate(self._models):
+            prefix = f"{number}." if len(self._models) > 1 else ""
+            names = [name for name, _ in tree_flatten(model.parameters())]
+            # Frozen weights are kept in half precision where that is asked for, and were saved as float32.
+            arrays = [mx.array(kept[f"{prefix}{name}"]).astype(own[f"{prefix}{name}"].dtype) for name in names]
+            model.load_weights(list(zip(names, arrays, strict=True)))
+        for number, optimizer in enumerate(self._optimizers):
+            _fill(optimizer.state, with_prefix(_prefix(number), state))
         # A key is a seed's two halves, and MLX lets nobody write to the key itself.
         high, low = (int(half) for half in state["random.key"])
         mx.random.seed(high << 32 | low)
         mx.eval(self._state)
 
+    def _parameters(self) -> dict[str, Any]:
+        """Return all arrays of all models, by names that a number goes before where there are several."""
+        several = len(self._models) > 1
+        return {
+            f"{number}.{name}" if several else name: array
+            for number, model in enumerate(self._models)
+            for name, array in tree_flatten(model.parameters())
+        }
+
 
 class MlxTraining(MlxBackend):
     session = MlxTrainer
+
+
+def _prefix(number: int) -> str:
+    """Where the state of an optimiser is kept: most trainings have only the first."""
+    return f"optimizer.{number}." if number else "optimizer."
 
 
 def _key() -> Any:

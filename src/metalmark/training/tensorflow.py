@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from metalmark.backends.keras_common import call_arguments, total_loss
+from metalmark.backends.keras_common import loss_of, validated
+from metalmark.backends.outputs import scores
 from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import Layout, flatten
 from metalmark.model.plan import DeviceKind, Plan
 from metalmark.model.workload import Workload
 from metalmark.training.base import State, arrays_of, keras_names
@@ -20,22 +22,24 @@ TOGETHER = 64
 class TensorflowTrainer(TensorflowSession):
     def __init__(self, plan: Plan, workload: Workload) -> None:
         super().__init__(plan, workload)
-        model, recipe = self._model, self.recipe
-        self._home = self._trainable[0].value.device
+        recipe, rebuild = self.recipe, self.layout.rebuild
+        loss_function = loss_of(recipe)
+        self._outputs_layout: Layout | None = None
 
-        def evaluate(*arrays: Any) -> Any:
-            *inputs, targets = arrays
-            outputs = model(call_arguments(inputs), training=False)
-            return total_loss(recipe, targets, outputs, model.losses), tf.cast(outputs, tf.float32)
+        def predict(inputs: Any) -> tuple[Any, Any]:
+            outputs = recipe.model(inputs, training=False)
+            return scores(outputs), recipe.model.losses
+
+        def evaluate(*leaves: Any) -> Any:
+            loss, outputs = validated(recipe, loss_function, rebuild(leaves), predict)
+            found, self._outputs_layout = flatten(outputs)
+            return loss, [tf.cast(output, tf.float32) for output in found]
 
         self._evaluate = tf.function(evaluate, jit_compile=plan.settings.compile)
-        # The generators of dropout are among the model's variables: their state is saved with it.
-        self._variables = [*model.variables, *self._optimizer.variables]
-        self._names = [*keras_names("model.", model.variables), *keras_names("optimizer.", self._optimizer.variables)]
 
     def train_batch(self, arrays: Arrays) -> Any:
         self._output = self._work(*self._placed(arrays))
-        return self._output
+        return self._output[0]
 
     def read(self, losses: list[Any]) -> list[float]:
         # So many at a time, always: for each new number of them TensorFlow prepares an operation, which takes 20 ms.
@@ -43,20 +47,29 @@ class TensorflowTrainer(TensorflowSession):
         parts = [tf.stack(filled[place : place + TOGETHER]) for place in range(0, len(filled), TOGETHER)]
         return [float(value) for part in parts for value in part.numpy()][: len(losses)]
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
         loss, outputs = self._evaluate(*self._placed(arrays))
-        return float(loss.numpy()), outputs.numpy()
+        assert self._outputs_layout is not None
+        return float(loss.numpy()), self._outputs_layout.rebuild(output.numpy() for output in outputs)
 
     def learning_rate(self) -> float:
-        return float(self._optimizer.learning_rate)
+        return float(self._optimizers[0].learning_rate) if self._optimizers else 0.0
 
     def state(self) -> State:
-        values = (np.array(variable.value.numpy()) for variable in self._variables)
-        return dict(zip(self._names, values, strict=True))
+        variables, names = self._variables()
+        return dict(zip(names, (np.array(variable.value.numpy()) for variable in variables), strict=True))
 
     def load_state(self, state: State) -> None:
-        for variable, array in zip(self._variables, arrays_of(state, self._names), strict=True):
+        variables, names = self._variables()
+        for variable, array in zip(variables, arrays_of(state, names), strict=True):
             variable.assign(array)
+
+    def _variables(self) -> tuple[list[Any], list[str]]:
+        """Return everything that a checkpoint holds. The generators of dropout are among a model's variables: their
+        state is saved with it. Optimisers of a user's own step have no variables before their first."""
+        models = [variable for model in self._models for variable in model.variables]
+        optimizers = [variable for optimizer in self._optimizers for variable in optimizer.variables]
+        return [*models, *optimizers], [*keras_names("model.", models), *keras_names("optimizer.", optimizers)]
 
     def _placed(self, arrays: Arrays) -> list[Any]:
         # Of a fresh array a constant is made in one go; the identity that resident batches want copies it once more,

@@ -1,13 +1,18 @@
 """PyTorch's trainer: the session that `bench` times, fed by the loop, with its whole state as arrays."""
 
+import warnings
+from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from metalmark.backends.torch import TorchBackend, TorchSession, logits_of
+from metalmark.backends.outputs import call, validated
+from metalmark.backends.torch import TorchBackend, TorchSession
 from metalmark.backends.torch_devices import TorchDevice
-from metalmark.feeds.source import Arrays
+from metalmark.feeds.leaves import Arrays
+from metalmark.model.nest import map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
 from metalmark.training.base import State, with_prefix
@@ -19,37 +24,34 @@ class TorchTrainer(TorchSession):
         self._cast = self._autocast(plan.settings)
 
     def train_batch(self, arrays: Arrays) -> torch.Tensor:
-        return self._work(*self.feeder.place(arrays))
+        loss: torch.Tensor = self._work(self.feeder.place(arrays))
+        return loss
 
     def read(self, losses: list[torch.Tensor]) -> list[float]:
         return [float(value) for value in torch.stack(losses).float().cpu().tolist()]
 
-    def evaluate(self, arrays: Arrays) -> tuple[float, np.ndarray]:
-        inputs, targets = self.feeder.place(arrays)
+    def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
+        batch = self.layout.rebuild(self.feeder.place(arrays))
         self._model.eval()
         try:
             with torch.inference_mode(), self._cast():
-                outputs = logits_of(self._model(*inputs))
-                loss = self.recipe.loss(outputs, targets)
-            return float(loss.float().cpu()), outputs.float().cpu().numpy()
+                loss, outputs = validated(self.recipe, partial(call, self._model), batch)
+            return float(loss), map_leaves(_as_float, outputs)
         finally:
             self._model.train()
 
     def learning_rate(self) -> float:
-        assert self._optimizer is not None
-        return float(self._optimizer.param_groups[0]["lr"])
+        return float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else 0.0
 
     def state(self) -> State:
-        assert self._optimizer is not None
         state = {f"model.{name}": _array(value) for name, value in self._model.state_dict().items()}
-        saved = self._optimizer.state_dict()
-        for number, slots in saved["state"].items():
-            state |= {f"optimizer.state.{number}.{name}": _array(v) for name, v in slots.items() if _is_number(v)}
-        for number, group in enumerate(saved["param_groups"]):
-            # A schedule may change any of them; the rest of a group says which parameters it has.
-            state |= {f"optimizer.group.{number}.{name}": _array(v) for name, v in group.items() if _is_number(v)}
+        for number, optimizer in enumerate(self._optimizers):
+            prefix = _prefix(number)
+            state |= {f"{prefix}{name}": array for name, array in _optimizer_state(optimizer.state_dict()).items()}
         if self._scaler is not None:
             state |= {f"optimizer.scaler.{name}": _array(v) for name, v in self._scaler.state_dict().items()}
+        if self._schedule is not None:
+            state["optimizer.schedule.steps"] = np.array(self.steps_scheduled)
         state["random.cpu"] = torch.get_rng_state().numpy()
         if self._device.type == "cuda":
             state["random.cuda"] = torch.cuda.get_rng_state(self._device).numpy()
@@ -58,20 +60,12 @@ class TorchTrainer(TorchSession):
         return state
 
     def load_state(self, state: State) -> None:
-        assert self._optimizer is not None
         model = with_prefix("model.", state)
         self._model.load_state_dict({name: torch.from_numpy(array) for name, array in model.items()})
-        saved = self._optimizer.state_dict()
-        slots: dict[int, dict[str, Any]] = {}
-        for name, array in with_prefix("optimizer.state.", state).items():
-            number, _, slot = name.partition(".")
-            slots.setdefault(int(number), {})[slot] = torch.from_numpy(array)
-        saved["state"] = slots
-        for name, array in with_prefix("optimizer.group.", state).items():
-            number, _, key = name.partition(".")
-            group = saved["param_groups"][int(number)]
-            group[key] = type(group[key])(array.item())
-        self._optimizer.load_state_dict(saved)
+        if self._schedule is not None:
+            self._replay_schedule(int(state["optimizer.schedule.steps"]))
+        for number, optimizer in enumerate(self._optimizers):
+            optimizer.load_state_dict(_loaded(optimizer.state_dict(), with_prefix(_prefix(number), state)))
         if self._scaler is not None:
             before = self._scaler.state_dict()
             scaler = with_prefix("optimizer.scaler.", state)
@@ -82,9 +76,62 @@ class TorchTrainer(TorchSession):
         elif self._device.type == "mps":
             torch.mps.set_rng_state(torch.from_numpy(state["random.mps"]))
 
+    def _replay_schedule(self, steps: int) -> None:
+        """Bring a fresh schedule to where it was: what it holds may be functions, which no file can keep. The rates
+        themselves come with the optimiser's state."""
+        with warnings.catch_warnings():
+            # It warns of schedules that go on before their optimiser does.
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(steps):
+                self._schedule.step()
+        self.steps_scheduled = steps
+
 
 class TorchTraining(TorchBackend):
     session = TorchTrainer
+
+
+def _prefix(number: int) -> str:
+    """Where the state of an optimiser is kept: most trainings have only the first."""
+    return f"optimizer.{number}." if number else "optimizer."
+
+
+def _optimizer_state(saved: dict[str, Any]) -> State:
+    state: State = {}
+    for number, slots in saved["state"].items():
+        for name, value in slots.items():
+            if _is_number(value):
+                state[f"state.{number}.{name}"] = _array(value)
+            elif isinstance(value, (list, deque)) and all(map(_is_number, value)):  # LBFGS keeps a history
+                state |= {f"state.{number}.{name}[{place}]": _array(each) for place, each in enumerate(value)}
+    for number, group in enumerate(saved["param_groups"]):
+        # A schedule may change any of them; the rest of a group says which parameters it has.
+        state |= {f"group.{number}.{name}": _array(v) for name, v in group.items() if _is_number(v)}
+    return state
+
+
+def _loaded(saved: dict[str, Any], state: State) -> dict[str, Any]:
+    slots: dict[int, dict[str, Any]] = {}
+    kept = with_prefix("state.", state)
+    # A file gives its names in the order of the alphabet, which puts [10] before [2].
+    for name in sorted(kept, key=lambda name: (len(name), name)):
+        number, _, slot = name.partition(".")
+        mine = slots.setdefault(int(number), {})
+        whole, bracket, _ = slot.partition("[")
+        if bracket:
+            mine.setdefault(whole, []).append(torch.from_numpy(kept[name]))
+        else:
+            mine[slot] = torch.from_numpy(kept[name])
+    saved["state"] = slots
+    for name, array in with_prefix("group.", state).items():
+        number, _, key = name.partition(".")
+        group = saved["param_groups"][int(number)]
+        group[key] = type(group[key])(array.item())
+    return saved
+
+
+def _as_float(tensor: torch.Tensor) -> np.ndarray:
+    return np.asarray(tensor.float().cpu().numpy())
 
 
 def _is_number(value: object) -> bool:
