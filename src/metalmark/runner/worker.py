@@ -6,6 +6,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,13 +16,14 @@ import msgspec
 from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.downloads import listening
-from metalmark.errors import MetalmarkError, WrongResultError
+from metalmark.errors import MetalmarkError, UnsupportedError, WrongResultError
 from metalmark.feeds.source import with_data
 from metalmark.machine.durable import write_struct
 from metalmark.model.codec import read_json
 from metalmark.model.measurement import Completed, Phases
 from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
+from metalmark.model.workload import Workload
 from metalmark.runner.ask import in_one_line, traceback_of
 from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport
 from metalmark.runner.evidence import Evidence
@@ -85,7 +89,8 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
         clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=tell, streams=streams)
         evidence = Evidence(session, clock, plan.mode, plan.proof)
         tell("first step")
-        first_step_s = clock.first_step()
+        with explained(workload, backend, session.batch_shown):
+            first_step_s = clock.first_step()
         evidence.after_first_step()
         # The proof needs a fixed batch, so the first and the last steps are on the ring; the clock sees the loader.
         session.feeder.stream(streams)
@@ -108,10 +113,34 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
         notes = (*session.notes, *(workload.notes(plan.params) if workload.notes is not None else ()))
         return Completed(
             placed_on=session.placement.device, device_name=session.placement.name, measurement=measurement,
-            proof=proof, phases=phases, memory=memory, samples_per_step=int(plan.params["batch_size"]),
+            proof=proof, phases=phases, memory=memory, samples_per_step=samples_per_step(plan),
             parameters=session.parameters, trainable_parameters=session.trainable_parameters, data=data,
             flops_per_sample=flops, notes=notes,
         )  # fmt: skip
+
+
+def samples_per_step(plan: Plan) -> int:
+    """A workload without a batch size counts batches."""
+    return int(plan.params.get("batch_size", 1))
+
+
+@contextmanager
+def explained(workload: Workload, backend: Backend, batch_shown: str) -> Iterator[None]:
+    """Turn what the parts of a user's own file raise, before anything is measured, into a sentence about them."""
+    try:
+        yield
+    except MetalmarkError:
+        raise
+    except Exception as error:
+        if not workload.origin or isinstance(error, MemoryError) or backend.is_out_of_memory(error):
+            raise
+        file = Path(workload.origin)
+        lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        where = f" in line {lines[-1].lineno} of {file.name} ({lines[-1].line})" if lines else ""
+        raise UnsupportedError(
+            f"The first step failed{where}: {in_one_line(error)}",
+            hint=f"A batch has {batch_shown}: the model must take these inputs, and the loss these targets.",
+        ) from error
 
 
 def here(plan: Plan, paths: dict[str, str]) -> Plan:
