@@ -19,9 +19,8 @@ LENGTH = 6
 
 
 def sentences(count, seed):
-    """Sentences as a data set for the Trainer: a list of dictionaries, a word's number for each word."""
-    rng = random.Random(seed)
-    made = []
+    """Sentences as the Trainer takes them: dictionaries, with a number for each word."""
+    rng, made = random.Random(seed), []
     for _ in range(count):
         label = rng.randrange(2)
         words = [*rng.choices(FILLERS, k=LENGTH - 1), rng.choice(KINDS[label])]
@@ -50,9 +49,8 @@ def main():
     )
     watched = mm.transformers_callback("praise or blame")
     model = BertForSequenceClassification(config)
-    Trainer(
-        model, arguments, train_dataset=sentences(256, 0), eval_dataset=sentences(64, 1), callbacks=[watched]
-    ).train()
+    data = {"train_dataset": sentences(256, 0), "eval_dataset": sentences(64, 1)}
+    Trainer(model, arguments, **data, callbacks=[watched]).train()
     print(watched)
     print("validation loss:", [round(value, 2) for value in watched.result.curve("eval_loss").values])
 

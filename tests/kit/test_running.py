@@ -156,6 +156,22 @@ def test_what_log_refuses(store_file: Path) -> None:
     assert run.result.curves[0].steps == (7,)
 
 
+def test_log_takes_a_dictionary(store_file: Path) -> None:
+    given = {"train/loss": np.float32(0.5), "step": 3}
+    with mm.run("dictionary", hz=None, store=store_file) as run:
+        run.log(given, rate=0.1)
+        run.log({"train/loss": 0.25}, step=7)
+        run.log(8, rate=0.2)
+        with pytest.raises(UsageError, match="0 is not a name"):
+            run.log({0: 1.0})  # type: ignore[dict-item]
+        with pytest.raises(UsageError, match=r"log\(inner=...\) takes a number"):
+            run.log({"inner": {"loss": 1.0}})
+    assert given == {"train/loss": 0.5, "step": 3}
+    assert run.result is not None
+    curves = {curve.name: (curve.steps, curve.values) for curve in run.result.curves}
+    assert curves == {"train/loss": ((1, 7), (0.5, 0.25)), "step": ((1,), (3.0,)), "rate": ((1, 8), (0.1, 0.2))}
+
+
 @pytest.mark.parametrize("where", ["start", "log", "artifact", "finish"])
 def test_a_tracker_that_raises_costs_only_its_tracking(store_file: Path, where: str) -> None:
     def refuse(*_: object) -> None:

@@ -51,7 +51,8 @@ class KerasWatch(FitWatch, keras.callbacks.Callback):  # type: ignore[misc]
             "backend": keras.backend.backend(),
         }
         self._fits.begin(model.name, params, {"keras": keras.__version__})
-        self._train.attach(model, self._fits.train, done=self._stepped, failed=self._failed)
+        batches = known["steps_per_epoch"]
+        self._train.attach(model, self._fits.train, batches=batches, done=self._stepped, failed=self._failed)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if not self._fits.is_open:
@@ -62,7 +63,7 @@ class KerasWatch(FitWatch, keras.callbacks.Callback):  # type: ignore[misc]
         self._train.begin(clock())
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self._train.got_at = clock()
+        self._train.expect(clock())
         # Another callback may have had the function made anew.
         self._train.reattach()
 
@@ -79,11 +80,12 @@ class KerasWatch(FitWatch, keras.callbacks.Callback):  # type: ignore[misc]
         if self._fits.is_open:
             now = clock()
             self._log_the_rest()
-            self._test.attach(self._model, self._fits.validate(now), failed=self._failed)
-            self._test.edge = now
+            batches = getattr(getattr(self._model, "_eval_epoch_iterator", None), "num_batches", None)
+            self._test.attach(self._model, self._fits.validate(now), batches=batches, failed=self._failed)
+            self._test.edge, self._test.given = now, 0
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        self._test.got_at = clock()
+        self._test.expect(clock())
 
     def on_test_end(self, logs: Any = None) -> None:  # noqa: ARG002
         self._test.close(clock())
@@ -127,23 +129,28 @@ class WatchedFunction:
         """Of the numbers that the function returns."""
         self.edge = self.got_at = 0.0
         """When the last step was over, and when a batch was there that Keras had fetched beforehand."""
+        self.given = 0
+        """Number of batches in this pass, so far."""
         self._attribute = attribute
         self._model: Any = None
         self._loop: LoopWatch | None = None
         self._original: Any = None
         self._watched: Any = None
+        self._expected = False
 
     def attach(
         self,
         model: Any,
         loop: LoopWatch,
         *,
+        batches: int | None,
         done: Callable[[int, Mapping[str, Any]], None] = lambda steps, logs: None,  # noqa: ARG005
         failed: Callable[[BaseException], None],
     ) -> None:
         self.detach()
         self.names = set()
         self._model, self._loop, self._done, self._failed = model, loop, done, failed
+        self._batches = batches
         self.reattach()
 
     def reattach(self) -> None:
@@ -160,10 +167,14 @@ class WatchedFunction:
             setattr(self._model, self._attribute, self._original)
         self._model = self._loop = self._original = self._watched = None
 
+    def expect(self, at: float) -> None:
+        """A hook has told of the next call. A call without one is another fit's, after one that broke off."""
+        self.got_at, self._expected = at, True
+
     def begin(self, at: float) -> None:
         if self._loop is not None:
             self._loop.begin(at)
-            self.edge = at
+            self.edge, self.given = at, 0
 
     def close(self, at: float) -> None:
         if self._loop is not None:
@@ -172,22 +183,23 @@ class WatchedFunction:
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """JAX's function takes its state and an iterator, the others' the iterator alone or a list of batches."""
         loop = self._loop
-        if loop is None or loop.is_over:
+        expected, self._expected = self._expected, False
+        if not expected or loop is None or loop.is_over:
             return function(*arguments)
         *before, batches = arguments
-        expected = getattr(self._model, "steps_per_execution", 1)
+        most = getattr(self._model, "steps_per_execution", 1)
         timed = None
         try:
             if isinstance(batches, list | tuple):
                 loop.asked(self.edge)
                 loop.got(self.got_at - self.edge)
-                expected = len(batches)
+                most = len(batches)
             else:
                 loop.asked(clock())
                 timed = TimedBatches(batches, loop)
                 if not hasattr(batches, "get_next"):
                     batches = timed
-                elif expected == 1 and getattr(function, "__qualname__", "") == OWN_FUNCTION:
+                elif most == 1 and getattr(function, "__qualname__", "") == OWN_FUNCTION:
                     # Fetched before: given an iterator that has ended, the function would fail in its own way.
                     batches = iter((next(timed),))
                 else:
@@ -199,7 +211,11 @@ class WatchedFunction:
             if not isinstance(error, StopIteration) and type(error).__name__ != END_OF_DATA:
                 self._failed(error)
             raise
-        steps = timed.given if timed is not None else expected
+        steps = timed.given if timed is not None else most
+        if self._batches is not None:
+            # What is left for the last of several steps at once may be less.
+            steps = max(1, min(steps, self._batches - self.given))
+        self.given += steps
         loop.done(steps)
         logs = _flat(returned[0] if before else returned)
         self.names.update(logs)

@@ -150,7 +150,7 @@ class RunRecorder:
             for name in given:
                 if not isinstance(name, str):
                     raise UsageError(
-                        f"log() takes names of numbers; {name!r} is a {type(name).__name__}.",
+                        f"log() takes numbers by their names; {name!r} is not a name.",
                         hint='Log {"loss": loss}, say.',
                     )
             metrics = {**given, **metrics}
