@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metalmark.data.catalog import DataFormat, Reading, format_of, load, load_path
+from metalmark.data.catalog import DataFormat, FileReading, format_of, load, load_path
 from metalmark.errors import FormatError, MetalmarkError, UsageError
 from tests.data.files import cifar_files, member, tar_bytes, write_files, write_idx, write_tree
 from tests.data.test_flowers import write_flowers
@@ -59,7 +59,7 @@ NAMES = ["mnist", "fashion-mnist", "cifar-10", "flowers-102", "folder", "table",
 @pytest.mark.parametrize(("name", "kind"), GOOD)
 def test_a_path_is_read_as_what_it_holds(places: dict[DataFormat, Path], name: str, kind: DataFormat) -> None:
     assert format_of(places[kind]) is kind
-    dataset = load(name, str(places[kind]), reading=Reading(pixels=16, seq_len=4))
+    dataset = load(name, str(places[kind]), reading=FileReading(pixels=16, seq_len=4))
     assert dataset.name == name
     assert "synthetic" not in dataset.source
     assert str(places[kind].parent) not in dataset.source, "sources are stored, and paths are not"
@@ -112,7 +112,7 @@ def test_files_are_the_users_own(name: str, choice: str) -> None:
 
 def test_a_workload_that_names_no_data_set_takes_any_files(places: dict[DataFormat, Path]) -> None:
     for kind in (DataFormat.TREE, DataFormat.CSV, DataFormat.NPZ, DataFormat.PARQUET, DataFormat.TEXT):
-        assert len(load_path(places[kind], reading=Reading(pixels=16, seq_len=4)).digest) == 64
+        assert len(load_path(places[kind], reading=FileReading(pixels=16, seq_len=4)).digest) == 64
     for kind in (DataFormat.IDX, DataFormat.CIFAR, DataFormat.FLOWERS):
         with pytest.raises(FormatError, match=f"holds {kind.value}") as caught:
             load_path(places[kind])
@@ -122,4 +122,4 @@ def test_a_workload_that_names_no_data_set_takes_any_files(places: dict[DataForm
 def test_a_target_column_of_what_has_none(places: dict[DataFormat, Path]) -> None:
     for kind in (DataFormat.TREE, DataFormat.TEXT):
         with pytest.raises(UsageError, match=r"--target-column y: .* has no columns"):
-            load_path(places[kind], reading=Reading(target_column="y"))
+            load_path(places[kind], reading=FileReading(target_column="y"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metalmark.data.catalog import Reading, load
+from metalmark.data.catalog import FileReading, load
 from metalmark.data.dataset import ImageSplit, LazyImages
 from metalmark.data.synthetic import SyntheticImages, shape_of
 
@@ -29,7 +29,7 @@ def test_the_shapes_of_the_real_thing(name: str) -> None:
 
 
 def test_photographs_are_made_when_asked_for() -> None:
-    images = load("flowers-102", "synthetic", 3, reading=Reading(pixels=64)).train.images
+    images = load("flowers-102", "synthetic", 3, reading=FileReading(pixels=64)).train.images
     assert isinstance(images, SyntheticImages)
     assert isinstance(images, LazyImages)
     batch = images[np.array([5, 6551, 5])]

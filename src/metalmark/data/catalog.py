@@ -65,7 +65,7 @@ EXPECTED: dict[DataFormat, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class FileReading:
     """How files are read; each kind of file takes what concerns it."""
 
     pixels: int = PIXELS
@@ -76,10 +76,10 @@ class Reading:
     task: Task | None = None
 
 
-AS_USUAL = Reading()
+AS_USUAL = FileReading()
 
 
-def load(name: str, choice: str, seed: int = 0, *, reading: Reading = AS_USUAL) -> Dataset:
+def load(name: str, choice: str, seed: int = 0, *, reading: FileReading = AS_USUAL) -> Dataset:
     if name not in ACCEPTED:
         near = did_you_mean(name, ACCEPTED)
         raise UsageError(f"There is no data set {name!r}{near}", hint=f"Data sets: {', '.join(ACCEPTED)}.")
@@ -96,7 +96,7 @@ def load(name: str, choice: str, seed: int = 0, *, reading: Reading = AS_USUAL) 
     return _read(name, files[0] if len(files) == 1 else files[0].parent, reading)
 
 
-def load_path(path: Path, *, reading: Reading = AS_USUAL) -> Dataset:
+def load_path(path: Path, *, reading: FileReading = AS_USUAL) -> Dataset:
     """Read files of a user's own for a workload that names no data set: any of the kinds that hold samples as such."""
     kinds = tuple(kind for name in YOURS for kind in ACCEPTED[name])
     _require_path(path, kinds)
@@ -108,7 +108,7 @@ def load_path(path: Path, *, reading: Reading = AS_USUAL) -> Dataset:
     raise FormatError(f"{path} holds {held}.", hint=f"Expected: {_expected(kinds)}.")
 
 
-def _read(name: str, path: Path, reading: Reading) -> Dataset:
+def _read(name: str, path: Path, reading: FileReading) -> Dataset:
     _require_path(path, ACCEPTED[name])
     kind = format_of(path)
     if kind is None or kind not in ACCEPTED[name]:

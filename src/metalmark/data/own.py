@@ -27,7 +27,7 @@ from metalmark.data.arrays import (
     shown,
 )
 from metalmark.data.dataset import Dataset, Part, Stream, Subset, held_out, order
-from metalmark.data.known import Known
+from metalmark.data.recognised import Recognised
 from metalmark.errors import UsageError
 from metalmark.model.nest import flatten
 from metalmark.model.workload import Batch, Data
@@ -57,7 +57,7 @@ def read_own(given: Any, *, name: str, seed: int = 0, validated: bool = False) -
     for part in (train, validation) if validated else ():
         if isinstance(part, Stream) and part.endless:
             raise UsageError(f"{part.name} never ends, so an epoch of it would not.", hint="Leave out .repeat().")
-    digests = [Known.by(part) for part in (train, validation) if part is not None]
+    digests = [Recognised.by(part) for part in (train, validation) if part is not None]
     if validation is None and (validated or not isinstance(train, Stream)):
         train, validation = _split_off(train, digests[0], called)
     source = digests[0].source
@@ -209,7 +209,7 @@ def _length(given: Any) -> int | None:
         return None
 
 
-def _split_off(part: Part, known: "Known", name: str) -> tuple[Part, Part]:
+def _split_off(part: Part, known: "Recognised", name: str) -> tuple[Part, Part]:
     """Keep about a fifth for validation: of the samples, or of a stream's batches where they come in one order."""
     if not isinstance(part, Stream):
         if len(part) < 2:

@@ -33,7 +33,7 @@ NPZ_ERRORS = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, No
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column as it was read: words of a CSV, or an array of Parquet."""
 
     name: str
@@ -50,7 +50,7 @@ def load_csv(path: Path, *, target: str = "", task: Task | None = None) -> Datas
     except UnicodeDecodeError as error:
         raise damaged(path, TABLE, f"byte {error.start:,} is not UTF-8", hint="Save it as UTF-8.") from error
     names, rows = _rows(path, text)
-    columns = [Column(name, [row[number] for row in rows]) for number, name in enumerate(names)]
+    columns = [TableColumn(name, [row[number] for row in rows]) for number, name in enumerate(names)]
     return _dataset(path, columns, target, task, hashlib.sha256(data), first_row=2)
 
 
@@ -78,7 +78,7 @@ def load_parquet(path: Path, *, target: str = "", task: Task | None = None) -> D
             row = next(number for number, value in enumerate(column) if not value.is_valid)
             raise _bad_cell(path, row + 1, name, "is empty")
         words = pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
-        columns.append(Column(name, column.to_pylist() if words else column.to_numpy()))
+        columns.append(TableColumn(name, column.to_pylist() if words else column.to_numpy()))
     return _dataset(path, columns, target, task, digest, first_row=1)
 
 
@@ -138,7 +138,7 @@ def _rows(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
 
 
 def _dataset(
-    path: Path, columns: list[Column], target: str, task: Task | None, digest: Any, *, first_row: int
+    path: Path, columns: list[TableColumn], target: str, task: Task | None, digest: Any, *, first_row: int
 ) -> Dataset:
     chosen = _target_columns(path, [column.name for column in columns], target)
     wanted = [column for column in columns if column.name in chosen]
@@ -148,7 +148,7 @@ def _dataset(
     if not len(columns[0].values):
         raise damaged(path, TABLE, "it has no rows", hint="Add rows.")
 
-    def numbers(column: Column) -> npt.NDArray[np.float32]:
+    def numbers(column: TableColumn) -> npt.NDArray[np.float32]:
         return _numbers(path, column, first_row)
 
     classes: tuple[str, ...] = ()
@@ -195,14 +195,14 @@ def _no_column(path: Path, word: str, names: list[str], what: str) -> UsageError
     )
 
 
-def _has_words(column: Column) -> bool:
+def _has_words(column: TableColumn) -> bool:
     if isinstance(column.values, np.ndarray):
         return False
     return not all(_is_number(value) or not str(value).strip() for value in column.values)
 
 
 def _classes(
-    path: Path, column: Column, task: Task | None, numbers: Callable[[Column], np.ndarray]
+    path: Path, column: TableColumn, task: Task | None, numbers: Callable[[TableColumn], np.ndarray]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     if task is Task.REGRESSION:
         numbers(column)  # says which cell is not a number
@@ -219,7 +219,7 @@ def _classes(
     return labels.astype(np.int32), tuple(words)
 
 
-def _numbers(path: Path, column: Column, first_row: int) -> npt.NDArray[np.float32]:
+def _numbers(path: Path, column: TableColumn, first_row: int) -> npt.NDArray[np.float32]:
     values = column.values
     if isinstance(values, np.ndarray) and (values.dtype.kind not in "biuf" or values.ndim != 1):
         raise damaged(path, TABLE, f"its column {column.name!r} holds {values.dtype}, not numbers", hint=NUMBERS)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metalmark.data.catalog import ACCEPTED, OWN, PIXELS, REAL, SYNTHETIC, Reading, load, load_path
+from metalmark.data.catalog import ACCEPTED, OWN, PIXELS, REAL, SYNTHETIC, FileReading, load, load_path
 from metalmark.data.dataset import Dataset, Positions, Split, Stream
 from metalmark.data.own import read_own, seed_random_numbers
 from metalmark.errors import FormatError, UnsupportedError, UsageError
@@ -286,9 +286,9 @@ def find_dataset(workload: Workload, plan: Plan, *, validated: bool = False) -> 
     raise first
 
 
-def _reading(workload: Workload, plan: Plan) -> Reading:
+def _reading(workload: Workload, plan: Plan) -> FileReading:
     params = plan.params
-    return Reading(
+    return FileReading(
         pixels=int(params.get("pixels", PIXELS)),
         seq_len=int(params["seq_len"]) if "seq_len" in params else None,
         target_column=plan.target_column,

@@ -13,7 +13,7 @@ from metalmark.model.workload import Batch
 
 
 @dataclass(frozen=True)
-class Known:
+class Recognised:
     """The digest of a part of the data, what to call it, and what to say of it."""
 
     digest: str
@@ -21,7 +21,7 @@ class Known:
     note: str = ""
 
     @classmethod
-    def by(cls, part: Part) -> "Known":
+    def by(cls, part: Part) -> "Recognised":
         """Arrays are known by all of their contents; what must be asked for its samples, by a few."""
         if isinstance(part, ArraySplit):
             return cls(_hashed([_leaves(part)]), f"your arrays, {len(part):,} samples")
@@ -35,7 +35,7 @@ class Known:
         return cls(hashlib.sha256(f"{count} {digest}".encode()).hexdigest(), source, "" if same else note)
 
     @classmethod
-    def _by_stream(cls, part: Stream) -> "Known":
+    def _by_stream(cls, part: Stream) -> "Recognised":
         digest, same = _hashed_twice(lambda: [part.first()])
         count = "" if part.length is None else f" of {part.length:,} batches"
         source = f"your {part.kind}{count} (known by its length and its first batch)"
