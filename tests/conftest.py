@@ -67,7 +67,7 @@ def fake_plan() -> Callable[..., Plan]:
             mode=mode,
             framework="fake",
             device=Device(kind=DeviceKind.GPU),
-            budget=budget or Budget(seconds=0.2),
+            budget=budget or Budget(steps=20, seconds=0.2),
         )
 
     return make

@@ -185,7 +185,7 @@ print(sorted(set(sys.modules) & {forbidden!r}), file=sys.stderr)
         ["list", "workloads"],
         ["list", "frameworks"],
         ["doctor"],
-        ["bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "-q"],
+        ["bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "--seconds", "0.2", "-q"],
         ["train", "mnist-mlp", "-f", "torch", "-d", "cpu", "--epochs", "1", "--batch-size", "6000", "-q"],
     ],
     ids=" ".join,

@@ -20,7 +20,7 @@ def test_a_ceiling_is_measured_once_and_a_share_of_it_is_shown(cli: Cli) -> None
     again = cli("ceiling", *HERE)
     assert "2 of 2 were measured before" in again.stderr
     assert again.stdout == first.stdout
-    bench = ("bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "-q")
+    bench = ("bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "--seconds", "0.2", "-q")
     assert cli(*bench, "--threads", "1").returncode == 0
     assert re.search(
         r"[\d.]+% of the [\d.,]+ GFLOP/s that a matrix product reached here", cli("runs", "show", "last").stdout

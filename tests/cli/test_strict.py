@@ -13,7 +13,7 @@ from metalmark.store.sqlite import Store
 from tests.conftest import Cli, Verb
 from tests.samples import completed, plan, record
 
-QUICK = ("--framework", "fake", "--device", "gpu", "--seconds", "0.2")
+QUICK = ("--framework", "fake", "--device", "gpu", "--steps", "20", "--seconds", "0.2")
 
 
 def stored(store_file: Path, *flags: Flag) -> None:

@@ -47,7 +47,7 @@ def cell(framework: str, mode: Mode, settings: Settings, params: dict[str, Scala
         framework=framework,
         device=Device(kind=DeviceKind.CUDA),
         settings=settings,
-        budget=Budget(steps=20),
+        budget=Budget(steps=20, seconds=0.2),
         proof=Proving.STRICT,
     )
     return run_cell(plan).outcome

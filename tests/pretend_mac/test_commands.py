@@ -25,7 +25,7 @@ from tests.pretend_mac import Mac, few_files
 from tests.pretend_mac.conftest import MakeMac
 from tests.processes import ROOT, heed_ctrl_c
 
-QUICK = ("--steps", "10", "--seconds", "0.3", "--json", "-q")
+QUICK = ("--steps", "10", "--seconds", "0.2", "--json", "-q")
 
 
 def records(run: subprocess.CompletedProcess[str]) -> list[BenchRun]:
@@ -156,7 +156,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on_after_finder_has_been_there(
     mac = make_mac("m1-8gb")
     data = write_idx(tmp_path / "data", packed=True)
     command = [sys.executable, "-m", "metalmark", "bench", "mnist-mlp", "--framework", "torch", "--device", "cpu"]
-    command += ["--data", str(data), "--batch-size", "4,8,16", "--seconds", "3"]
+    command += ["--data", str(data), "--batch-size", "4,8,16", "--steps", "20", "--seconds", "0.2"]
     with started(mac, command) as process:
         line = wait_for_line(process, r"\[1/3\].* a step|\[1/3\].*per step")
         process.send_signal(signal.SIGINT)
@@ -170,7 +170,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on_after_finder_has_been_there(
 def test_a_worker_that_is_killed_is_a_cell_and_not_the_end(make_mac: MakeMac) -> None:
     mac = make_mac("m1-8gb")
     command = [sys.executable, "-m", "metalmark", "bench", "mnist-mlp", "--framework", "torch", "--device", "cpu"]
-    with started(mac, [*command, "--batch-size", "4,8", "--seconds", "4", "--json", "-q"]) as process:
+    with started(mac, [*command, "--batch-size", "4,8", *QUICK]) as process:
         wait_for(lambda: workers(process.pid), process)
         os.kill(workers(process.pid)[0], signal.SIGKILL)
         output, errors = process.communicate(timeout=120)
@@ -183,7 +183,7 @@ def test_a_worker_that_is_killed_is_a_cell_and_not_the_end(make_mac: MakeMac) ->
 def test_a_nap_is_flagged(make_mac: MakeMac) -> None:
     mac = make_mac("m4-max")
     command = [sys.executable, "-m", "metalmark", "bench", "mnist-mlp", "--framework", "torch", "--device", "cpu"]
-    with started(mac, [*command, "--seconds", "5", "--json", "-q"]) as process:
+    with started(mac, [*command, *QUICK]) as process:
         wait_for(lambda: workers(process.pid), process)
         (mac.folder / "slept").write_text("340")
         output, errors = process.communicate(timeout=120)

@@ -55,7 +55,7 @@ def test_what_was_measured_is_kept_though_the_process_never_ends(
     fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch.Worker, "module", "tests.runner.hangs_at_its_end")
-    assert isinstance(run_cell(fake_plan(budget=Budget(steps=20, stall_s=5))).outcome, Completed)
+    assert isinstance(run_cell(fake_plan(budget=Budget(steps=20, seconds=0.2, stall_s=5))).outcome, Completed)
 
 
 @pytest.mark.parametrize(

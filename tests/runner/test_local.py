@@ -12,7 +12,7 @@ import pytest
 from metalmark.errors import UsageError
 from metalmark.model.codec import decode_export
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Mode
+from metalmark.model.plan import Feed, Mode
 from metalmark.model.run import Failed
 from metalmark.model.workload import Param, WorkloadInfo
 from metalmark.runner.values import fingerprint, localise, localise_params
@@ -86,31 +86,19 @@ def test_a_home_folder_that_is_not_known_is_a_sentence(monkeypatch: pytest.Monke
     assert "whole path" in caught.value.hint
 
 
-@pytest.mark.parametrize("feed", ["resident", "pipeline"])
-def test_real_data_by_path_and_no_path_in_the_record(cli: Cli, digits: Path, feed: str) -> None:
-    run = cli(
-        "bench",
-        "mnist-mlp",
-        "-f",
-        "torch",
-        "-d",
-        "cpu",
-        "--data",
-        digits,
-        "--data-from",
-        feed,
-        "--steps",
-        "10",
-        "--json",
-    )
+def test_real_data_by_path_and_no_path_in_the_record(cli: Cli, digits: Path) -> None:
+    words = ("bench", "mnist-mlp", "-f", "torch", "-d", "cpu", "--steps", "10", "--seconds", "0.2", "--json")
+    run = cli(*words, "--data", digits, "--data-from", "resident,pipeline")
     assert run.returncode == 0, run.stderr
-    (record,) = decode_export(run.stdout.encode(), source="x")
-    assert isinstance(record.outcome, Completed)
-    assert record.plan.data.startswith("digits@")
-    assert "mnist" in record.outcome.data
+    records = decode_export(run.stdout.encode(), source="x")
+    assert [record.plan.feed for record in records] == [Feed.RESIDENT, Feed.PIPELINE]
+    for record in records:
+        assert isinstance(record.outcome, Completed)
+        assert record.plan.data.startswith("digits@")
+        assert "mnist" in record.outcome.data
     assert "secret" not in run.stdout
     shown = cli("runs", "show", "last")
-    assert record.plan.data in shown.stdout
+    assert records[0].plan.data in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,18 @@ from metalmark.backends.fake import FakeSession
 from metalmark.errors import WrongResultError
 from metalmark.model.measurement import Measurement, Proof
 from metalmark.model.plan import Budget, Mode, Plan
+from metalmark.runner import loop
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.loop import Clock
 
 Plans = Callable[..., Plan]
+BLOCK_S = loop.BLOCK_S
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted, kept and refused does not depend on how long a block is."""
+    monkeypatch.setattr(loop, "BLOCK_S", BLOCK_S / 10)
 
 
 def measure(plan: Plan) -> tuple[FakeSession, Measurement, Proof, list[str]]:
@@ -30,7 +38,7 @@ def measure(plan: Plan) -> tuple[FakeSession, Measurement, Proof, list[str]]:
 
 @pytest.mark.parametrize("steps", [1, 7, 10, 25, 140])
 def test_fixed_steps_are_measured_exactly(fake_plan: Plans, steps: int) -> None:
-    _, measured, _, _ = measure(fake_plan(budget=Budget(steps=steps), step_ms=0.2))
+    _, measured, _, _ = measure(fake_plan(budget=Budget(steps=steps, seconds=0.2), step_ms=0.2))
     assert sum(block.steps for block in measured.blocks) == steps
     assert len(measured.blocks) >= min(steps, 10)
 
@@ -51,13 +59,14 @@ def test_warm_up_is_kept_and_apart(fake_plan: Plans) -> None:
     assert counted == session._steps, "every step the device took is accounted for"
 
 
-def test_a_block_is_long_against_its_synchronisation(fake_plan: Plans) -> None:
-    _, measured, _, _ = measure(fake_plan(step_ms=0.5))
+def test_a_block_is_long_against_its_synchronisation(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "BLOCK_S", BLOCK_S)
+    _, measured, _, _ = measure(fake_plan(step_ms=0.5, budget=Budget(steps=1200, seconds=0.2)))
     assert measured.blocks[0].steps >= 100, "0.1 s of 0.5 ms steps"
 
 
 def test_noise_that_never_settles_is_said(fake_plan: Plans) -> None:
-    _, measured, _, _ = measure(fake_plan(step_ms=120.0, noise=0.5, budget=Budget(steps=2, seconds=0.1)))
+    _, measured, _, _ = measure(fake_plan(step_ms=20.0, noise=0.5, budget=Budget(steps=2, seconds=0.1)))
     assert not measured.steady
 
 
@@ -84,14 +93,14 @@ def test_half_a_synchronisation_is_caught_too(fake_plan: Plans, monkeypatch: pyt
 
     monkeypatch.setattr(FakeSession, "synchronize", early)
     with pytest.raises(WrongResultError, match="still working"):
-        measure(fake_plan(step_ms=2.0))
+        measure(fake_plan(step_ms=10.0, budget=Budget(steps=50, seconds=0.2)))
 
 
 def test_a_loss_that_falls_late_gets_extra_steps(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         FakeSession, "proof", lambda session: 3.0 if 1 < session._steps < 40 else 2.0 - session._steps / 1000
     )
-    _, _, proof, _ = measure(fake_plan(budget=Budget(steps=1), step_ms=120.0))
+    _, _, proof, _ = measure(fake_plan(budget=Budget(steps=1, seconds=0.1), step_ms=20.0))
     assert proof.extra_steps > 10
     assert proof.last < proof.first
 
@@ -101,9 +110,9 @@ def test_a_slow_reading_is_not_pending_work(fake_plan: Plans, monkeypatch: pytes
     read = FakeSession.proof
 
     def slowly(session: FakeSession) -> float:
-        time.sleep(0.3)
+        time.sleep(0.1)
         return read(session)
 
     monkeypatch.setattr(FakeSession, "proof", slowly)
-    _, measured, _, _ = measure(fake_plan(step_ms=100.0, budget=Budget(steps=4)))
+    _, measured, _, _ = measure(fake_plan(step_ms=50.0, budget=Budget(steps=4, seconds=0.2)))
     assert sum(block.steps for block in measured.blocks) == 4

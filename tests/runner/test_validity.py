@@ -88,7 +88,7 @@ def test_a_real_process_that_loses_a_megabyte_a_step(leak: bool, tmp_path: Any) 
         mode=Mode.TRAINING,
         framework="torch",
         device=Device(kind=DeviceKind.CPU),
-        budget=Budget(steps=600),
+        budget=Budget(steps=600, seconds=0.2),
     )
     _, flags = measured(plan, paths={word: str(source)}, hz=10.0)
     assert ("leaking" in flags) == leak, flags

@@ -130,7 +130,7 @@ finally:
 
 
 def test_the_command_itself_imports_no_tracker(tmp_path: Path) -> None:
-    arguments = ["bench", "fake", "-f", "fake", "--steps", "10", "-q", "--track", "wandb=offline"]
+    arguments = ["bench", "fake", "-f", "fake", "--steps", "10", "--seconds", "0.2", "-q", "--track", "wandb=offline"]
     done = subprocess.run([sys.executable, "-c", PARENT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"

@@ -412,7 +412,7 @@ def test_an_empty_twin_of_a_run_goes(stage: Stage, server: str, client: Any, mon
 
 
 def test_cells_that_were_measured_before(stage: Stage, server: str, client: Any) -> None:
-    run = stage.run("bench", "fake", "-f", "fake", "--steps", 20, "--repeat", 2, "--json")
+    run = stage.run("bench", "fake", "-f", "fake", "--steps", 20, "--seconds", 0.2, "--repeat", 2, "--json")
     assert run.returncode == 0, run.stderr
     pushed = stage.run("runs", "push", "--to", f"mlflow={server}", "last")
     assert pushed.returncode == 0, pushed.stderr

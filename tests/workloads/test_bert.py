@@ -43,7 +43,7 @@ def test_every_framework_trains_the_same_network(framework: str) -> None:
         mode=Mode.TRAINING,
         framework=framework,
         device=Device(kind=DeviceKind.CPU),
-        budget=Budget(steps=10),
+        budget=Budget(steps=10, seconds=0.2),
         proof=Proving.STRICT,
     )
     outcome = run_cell(plan).outcome

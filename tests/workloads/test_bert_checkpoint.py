@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -76,12 +77,11 @@ print(json.dumps(logits.tolist()))
 """
 
 
+@cache
 def logits(framework: str, folder: Path) -> np.ndarray:
-
     found = FRAMEWORKS[framework]
     if found.missing():
         pytest.skip(f"{framework} is not installed")
-
     run = subprocess.run(
         [sys.executable, "-c", LOGITS, str(folder), found.family],
         env={**os.environ, **found.environment(Settings())},
@@ -107,7 +107,7 @@ def make_plan(weights: Path) -> Plan:
         mode=Mode.TRAINING,
         framework="torch",
         device=Device(kind=DeviceKind.CPU),
-        budget=Budget(steps=4),
+        budget=Budget(steps=4, seconds=0.2),
         proof=Proving.STRICT,
     )
 

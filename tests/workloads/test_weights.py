@@ -350,7 +350,7 @@ def test_hub_files_are_loaded(tmp_path: Path) -> None:
 
 def test_a_cell_without_its_weights_fails_with_the_reason() -> None:
     cell = plan("mobilenet-cifar10", "torch", weights="nowhere.pth")
-    outcome = run_cell(msgspec.structs.replace(cell, budget=Budget(steps=1))).outcome
+    outcome = run_cell(msgspec.structs.replace(cell, budget=Budget(steps=1, seconds=0.2))).outcome
     assert isinstance(outcome, Failed)
     assert "nowhere.pth: this is no file here" in outcome.message
 
