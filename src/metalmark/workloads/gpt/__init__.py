@@ -15,7 +15,7 @@ import numpy as np
 
 from metalmark.errors import FormatError, UnsupportedError, WeightsError
 from metalmark.model.codec import read_json
-from metalmark.model.workload import Batch, Param, Params, Workload
+from metalmark.model.workload import Batch, Param, Params, Task, Workload
 from metalmark.workloads import builders, weights
 from metalmark.workloads.weights import NONE
 
@@ -150,6 +150,13 @@ def make_batch(params: Params, rng: np.random.Generator) -> Batch:
     vocabulary, length = shape_of(params).vocabulary, tokens_per_sample(params)
     tokens = rng.integers(0, vocabulary, (params["batch_size"], length + 1), np.int32)
     return Batch(inputs=(np.ascontiguousarray(tokens[:, :-1]),), targets=np.ascontiguousarray(tokens[:, 1:]))
+
+
+def sample(params: Params, tokens: np.ndarray, after: np.ndarray) -> Batch:
+    """Make a batch of windows of a text, whose bytes are the tokens."""
+    length = tokens_per_sample(params)
+    inputs, targets = (np.ascontiguousarray(array[:, :length]) for array in (tokens, after))
+    return Batch(inputs=(inputs,), targets=targets)
 
 
 def optimizer_of(params: Params, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -306,6 +313,9 @@ WORKLOAD = Workload(
     ),
     build=builders(__name__),
     batch=make_batch,
+    datasets=("text",),
+    sample=sample,
+    task=Task.LANGUAGE,
     flops=forward_flops,
     training_factor=training_factor,
     notes=notes,
