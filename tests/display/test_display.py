@@ -294,3 +294,22 @@ def live(store_file: Path, identifier: str) -> LiveStatus:
     found = read_one(store_file, identifier)
     assert found is not None
     return found
+
+
+def test_a_log_says_how_far_a_long_epoch_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overview = Overview(REQUEST)
+    play(terminal.LogLines(overview), EPOCH)
+    assert len(capsys.readouterr().err.splitlines()) == 1, "a short one says nothing before its end"
+    monkeypatch.setattr(terminal, "EPOCH_LINE_EVERY_S", 0.0)
+    unknown = TrainingProgress(phase="training", at_s=4.0, epoch=3, step=2021, losses=(0.5,))
+    play(terminal.LogLines(Overview(REQUEST)), [*EPOCH, unknown])
+    said = [line.partition("  (")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said[:3] == [
+        "[1/3] epoch 2, training 50%, loss 0.2500",
+        "[1/3] epoch 2, training 100%, loss 0.1250",
+        "[1/3] epoch 2, validating 50%",
+    ]
+    assert said[3].startswith("[2/3] loss 1.0000"), "nothing before the first step, one line for the end"
+    assert said[4] == "[2/3] epoch 3, training, step 2,021, loss 0.5000"

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from metalmark.model.training import Epoch, Goal
 from metalmark.model.workload import Workload
 from metalmark.training import samples
 from metalmark.training.base import State, Trainer, Training
-from metalmark.training.folder import Request
+from metalmark.training.folder import CheckpointInterval, Request
 from metalmark.training.loop import Loop
 from metalmark.workloads.catalog import load
 from tests.training import stub
@@ -80,6 +80,23 @@ class Checks:
         assert [epoch.learning_rate for epoch in whole] == [epoch.learning_rate for epoch in parts]
         same(state, again)
 
+    def check_a_training_killed_in_an_epoch_gives_the_same_bits(self) -> None:
+        whole, state = self._run(self._image, (2,))
+        told, request = stub.Told(), Request(
+            id="training0", plan=self._image, goal=Goal(epochs=2), checkpoint_every=CheckpointInterval(steps=1)
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            for steps in (4, 1, 9):  # three make an epoch: it dies in the second one, twice
+                with self._open(self._image) as trainer, suppress(StopIteration):
+                    dying_after(trainer, steps)
+                    Loop(trainer, find(SMALL), self._image, CIFAR, request, folder=Path(folder), session=0,
+                         workers=0, tell=told).run()  # fmt: skip
+                    again = trainer.state()
+        assert [epoch.losses for epoch in whole] == [epoch.losses for epoch in told.epochs]
+        assert whole[1].validation_loss == told.epochs[1].validation_loss
+        assert len(told.epochs[1].earlier) == 2
+        same(state, again)
+
     def check_bfloat16_trains_and_resumes(self) -> None:
         plan = replace(self._image, settings=replace(self._image.settings, dtype=Dtype.BFLOAT16))
         (whole, state), (parts, again) = self._run(plan, (2,)), self._run(plan, (1, 2))
@@ -121,6 +138,17 @@ class Checks:
         # Where it is asked after the step it may be that of the next one.
         nearest = min(abs(epoch.learning_rate / (0.01 * decay**steps) - 1) for steps in (2, 3))
         assert nearest < 1e-6, epoch.learning_rate
+
+
+def dying_after(trainer: Trainer, steps: int) -> None:
+    """Let it take so many steps and no more."""
+    left, train_batch = iter(range(steps)), trainer.train_batch
+
+    def train(arrays: tuple[np.ndarray, ...]) -> object:
+        next(left)
+        return train_batch(arrays)
+
+    trainer.train_batch = train  # type: ignore[method-assign]
 
 
 def find(name: str) -> Workload:

@@ -147,7 +147,9 @@ class Overview:
         if event.setting is not None:
             self._remaining.start()  # importing and building are over: the first epoch begins
         self.phase = f"epoch {event.epoch}, {event.phase}" if event.epoch else event.phase
-        self.detail = f", step {event.step:,}, loss {event.losses[-1]:.4f}" if event.losses else ""
+        # Where nobody knows how long an epoch is, its steps say that it goes on.
+        steps = f", step {event.step:,}" if event.step and event.done is None else ""
+        self.detail = f"{steps}, loss {event.losses[-1]:.4f}" if event.losses else steps
         self.share = event.done
         self._epoch_done = 1.0 if event.phase == "validating" else (event.done or 0.0) if event.epoch else 0.0
         if event.ended is not None:
