@@ -146,13 +146,15 @@ class JaxSession:
 
         if not self._training:
 
-            def infer(ticket: Any, weights: Any, leaves: Any) -> tuple[Any, Any]:
+            def infer(state: Any, fixed: Any, leaves: Any) -> tuple[Any, Any]:
+                (ticket, others), (trainable,) = state, fixed
                 inputs = call_arguments(rebuild(leaves)["inputs"])
-                outputs, _others = model.stateless_call(*weights, inputs, training=False)
-                return ticket + 1, flatten(scores(outputs))[0]
+                outputs, others = model.stateless_call(trainable, others, inputs, training=False)
+                return (ticket + 1, others), flatten(scores(outputs))[0]
 
-            # Calls that share no result may overlap: the ticket makes a queue of them, as a training state does.
-            return infer, jnp.zeros((), jnp.int32), (trainable, others)
+            # Calls that share no result may overlap: the ticket makes a queue of them, as a training state does. What
+            # a call changes, such as a cache of keys and values, is handed on to the next.
+            return infer, (jnp.zeros((), jnp.int32), others), (trainable,)
 
         loss_function = loss_of(recipe)
         optimizer = self._optimizer = make_optimizer(recipe, settings.dtype, model.trainable_variables)

@@ -113,7 +113,9 @@ class MlxSession:
                 outputs = scores(call(model, rebuild(cast(leaves, half))["inputs"]))
                 return flatten(outputs)[0]
 
-            return (mx.compile(infer, inputs=[model.state]) if settings.compile else infer), []
+            # Of both ends: a call may change what the model holds, such as a cache of keys and values.
+            held = [model.state]
+            return (mx.compile(infer, inputs=held, outputs=held) if settings.compile else infer), []
 
         if recipe.step is not None:
             return self._own_work(recipe, settings)
