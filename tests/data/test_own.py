@@ -181,7 +181,9 @@ def test_what_is_random_is_said_and_can_go_on_all_the_same() -> None:
     noisy = type("Noisy", (Squares,), {"__getitem__": lambda _, number: (rng.normal(size=3), number)})
     one, two = read(noisy()), read(noisy())
     assert one.digest == two.digest, "or a training that augments could never be resumed"
-    assert "Noisy gives other values each time" in one.notes[0]
+    assert "Noisy draws its samples from random numbers of its own" in one.notes[0]
+    seeded = type("Seeded", (Squares,), {"__getitem__": lambda _, number: (np.random.rand(3), number)})
+    assert read(seeded()).notes == (), "these numbers are seeded for each epoch"
 
     def shuffled() -> Iterator[Any]:
         order = rng.permutation(20)
@@ -189,7 +191,7 @@ def test_what_is_random_is_said_and_can_go_on_all_the_same() -> None:
 
     streams = [read(Data(train=shuffled, validation=(X, Y))) for _ in range(2)]
     assert streams[0].digest == streams[1].digest
-    assert "in another order" in streams[0].notes[0]
+    assert "sees another order" in streams[0].notes[0]
     assert read(Data(train=batches, validation=(X, Y))).notes == ()
 
 

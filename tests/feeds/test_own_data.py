@@ -253,7 +253,8 @@ if __name__ == "__main__":
 KERAS = """
 import numpy as np, keras, tensorflow as tf
 from metalmark.data.dataset import Stream
-from metalmark.data.own import read_own, seed_random_numbers
+from metalmark.data.own import read_own
+from metalmark.data.recognised import seed_random_numbers
 from metalmark.errors import UsageError
 from metalmark.model.workload import Data
 
@@ -267,7 +268,7 @@ assert next(found.train.batches(1)).inputs.dtype == np.float32
 assert found.digest == read_own(plain.batch(4), name="net", validated=True).digest
 shuffled = plain.shuffle(20).batch(4)
 found = read_own(Data(train=shuffled, validation=(x, y)), name="net", validated=True)
-assert "in another order" in found.notes[0], found.notes
+assert "sees another order" in found.notes[0], found.notes
 assert found.digest == read_own(Data(train=shuffled, validation=(x, y)), name="net").digest
 named = tf.data.Dataset.from_tensor_slices({"a": x, "b": y}).batch(4)
 assert sorted(next(read_own(named, name="net").train.batches(1)).inputs) == ["a", "b"]

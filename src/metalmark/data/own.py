@@ -6,14 +6,10 @@ nobody else needs it.
 
 import hashlib
 import inspect
-import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from metalmark.data.arrays import (
     A_PAIR,
@@ -33,18 +29,6 @@ from metalmark.model.nest import flatten
 from metalmark.model.workload import Batch, Data
 
 A_NEW_ONE = "Give a function that returns a new one: `data=lambda params: make_batches`, without calling it."
-
-
-def seed_random_numbers() -> None:
-    """Set the seeds that a user's own functions draw from, so that what they make up is the same in each process."""
-    random.seed(0)
-    np.random.seed(0)
-    for module, function in (("torch", "manual_seed"), ("tensorflow", "random.set_seed")):
-        found: Any = sys.modules.get(module)
-        for name in function.split(".") if found is not None else ():
-            found = getattr(found, name)
-        if found is not None:
-            found(0)
 
 
 def read_own(given: Any, *, name: str, seed: int = 0, validated: bool = False) -> Dataset:

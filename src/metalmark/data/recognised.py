@@ -1,8 +1,11 @@
 """What a user's own data is recognised by when a training goes on, and what is to be said of it."""
 
 import hashlib
+import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +13,18 @@ from metalmark.data.arrays import ArraySplit
 from metalmark.data.dataset import Part, Stream
 from metalmark.model.nest import Layout, flatten
 from metalmark.model.workload import Batch
+
+
+def seed_random_numbers() -> None:
+    """Set the seeds that a user's own functions draw from, so that what they make up is the same in each process."""
+    random.seed(0)
+    np.random.seed(0)
+    for module, function in (("torch", "manual_seed"), ("tensorflow", "random.set_seed")):
+        found: Any = sys.modules.get(module)
+        for name in function.split(".") if found is not None else ():
+            found = getattr(found, name)
+        if found is not None:
+            found(0)
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,7 @@ class Recognised:
         numbers = [np.array([number]) for number in sorted({0, count // 2, count - 1})]
         digest, same = _hashed_twice(lambda: list(map(part.take, numbers)))
         source = f"your {kind} of {count:,} samples (known by its length and its first, middle and last sample)"
-        note = f"{kind} gives other values each time a sample is asked for: no training of it can be repeated exactly."
+        note = f"{kind} draws its samples from random numbers of its own: no training on it can be repeated exactly."
         return cls(hashlib.sha256(f"{count} {digest}".encode()).hexdigest(), source, "" if same else note)
 
     @classmethod
@@ -39,7 +54,7 @@ class Recognised:
         digest, same = _hashed_twice(lambda: [part.first()])
         count = "" if part.length is None else f" of {part.length:,} batches"
         source = f"your {part.kind}{count} (known by its length and its first batch)"
-        note = f"{part.name} begins with another batch each time: a resumed training sees them in another order."
+        note = f"{part.name} is shuffled by random numbers of its own: a resumed training sees another order."
         digest = hashlib.sha256(f"{part.length} {digest}".encode()).hexdigest()
         return cls(digest, source, part.note if same else note)
 
@@ -52,12 +67,16 @@ def _leaves(batch: Batch | ArraySplit) -> Leaves:
 
 
 def _hashed_twice(take: Callable[[], list[Batch]]) -> tuple[str, bool]:
-    """Return a digest, and whether the same samples came twice. Of others only the form counts, which stays."""
-    one, two = ([_leaves(batch) for batch in take()] for _ in range(2))
-    digest = _hashed(one)
-    if digest == _hashed(two):
+    """Return a digest, and whether the same seeds give the same samples twice. Where they do not, only the form of the
+    samples counts, which stays: a training that augments can go on all the same."""
+    taken = []
+    for _ in range(2):
+        seed_random_numbers()
+        taken.append([_leaves(batch) for batch in take()])
+    digest = _hashed(taken[0])
+    if digest == _hashed(taken[1]):
         return digest, True
-    return _hashed([([_form(leaf) for leaf in leaves], layout) for leaves, layout in one]), False
+    return _hashed([([_form(leaf) for leaf in leaves], layout) for leaves, layout in taken[0]]), False
 
 
 def _form(array: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ import numpy as np
 
 from metalmark.data.catalog import ACCEPTED, OWN, PIXELS, REAL, SYNTHETIC, FileReading, load, load_path
 from metalmark.data.dataset import Dataset, Positions, Split, Stream
-from metalmark.data.own import read_own, seed_random_numbers
+from metalmark.data.own import read_own
+from metalmark.data.recognised import seed_random_numbers
 from metalmark.errors import FormatError, UnsupportedError, UsageError
 from metalmark.feeds.leaves import Arrays, leaves_of
 from metalmark.model.nest import flatten

@@ -11,8 +11,9 @@ from itertools import islice
 
 import numpy as np
 
+from metalmark.data.arrays import MappedSplit
 from metalmark.data.catalog import SYNTHETIC
-from metalmark.data.dataset import Dataset, Part, Positions, Split, Stream, order
+from metalmark.data.dataset import Dataset, Part, Positions, Split, Stream, Subset, order
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays, leaves_of
 from metalmark.feeds.source import (
@@ -119,12 +120,18 @@ def suitable_workers(first: Arrays, cores: int) -> int:
 
 
 def choose_workers(asked: int | None, part: Part, first: Arrays, cores: int) -> int:
-    """Return the number of threads that make batches. Streams have workers of their own, or none."""
-    if not isinstance(part, Stream):
-        return suitable_workers(first, cores) if asked is None else asked
+    """Return the number of threads that make batches. Streams have workers of their own, or none; a user's Dataset is
+    asked by several threads only where that was said, since it may hold an open file or draw random numbers."""
+    if isinstance(part, Stream):
+        if asked is not None:
+            refuse_workers(part, f"--workers {asked}")
+        return 0
     if asked is not None:
-        refuse_workers(part, f"--workers {asked}")
-    return 0
+        return asked
+    whole: Split = part
+    while isinstance(whole, Subset):
+        whole = whole.whole
+    return 0 if isinstance(whole, MappedSplit) else suitable_workers(first, cores)
 
 
 def light(workload: Workload, dataset: Dataset) -> Workload:
