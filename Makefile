@@ -2,6 +2,7 @@
 PYTHON ?= python3
 SECONDS ?= 2
 BATCH ?= 4
+MORE ?=
 REPORT ?= build/report.html
 OPEN ?= --open
 BIN := .venv/bin
@@ -13,7 +14,7 @@ TYPES := types-darwin-3.11 types-darwin-3.14 types-linux-3.11 types-linux-3.14
 ## Compare every framework on every device of this machine, then look at it: a cell that crashed is in the page too.
 demo:
 	@$(PYTHON) tools/install.py demo
-	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS); \
+	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS) $(MORE); \
 	code=$$?; [ $$code -gt 1 ] || { mkdir -p $(dir $(REPORT)) && $(BIN)/metalmark report last -o $(REPORT) $(OPEN); }; exit $$code
 
 ## Everything CI runs. Two at a time, with one thread each: threads that wait for each other would take longer.

@@ -20,7 +20,7 @@ from metalmark.errors import UsageError
 from tests import processes
 from tests.processes import ROOT, heed_ctrl_c
 
-QUICK = {"framework": "fake", "device": "gpu", "seconds": 0.2, "progress": False}
+QUICK = {"framework": "fake", "device": "gpu", "steps": 20, "seconds": 0.2, "progress": False}
 
 
 def test_bench_compare_and_report_are_what_the_verbs_do(store_file: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_running_event_loop_and_another_thread_may_call_it(store_file: Path) -
 SCRIPT = """
 import metalmark as mm
 
-runs = mm.bench("fake", framework="fake", device="gpu", seconds=0.2, fault=["none", "oom"])
+runs = mm.bench("fake", framework="fake", device="gpu", steps=20, seconds=0.2, fault=["none", "oom"])
 print(runs)
 """
 
@@ -81,7 +81,7 @@ def test_ctrl_c_is_raised_again_and_what_ended_is_stored(tmp_path: Path) -> None
         import metalmark as mm
 
         try:
-            mm.bench("fake", framework="fake", device="gpu", seconds=0.2, repeat=200)
+            mm.bench("fake", framework="fake", device="gpu", steps=20, seconds=0.2, repeat=200)
         except KeyboardInterrupt as error:
             print(error.__notes__[0])
         """)

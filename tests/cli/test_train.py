@@ -26,6 +26,8 @@ from tests.processes import heed_ctrl_c
 from tests.training.files import write_learnable_idx
 
 NET = "tests/training/net.py:net"
+KILLED = ("torch", "tensorflow")
+"""Frameworks whose training is killed and resumed; of the others, two whole runs are compared."""
 ABSENT = "cuda" if sys.platform == "darwin" else "mps"
 """A device that no machine of this system has."""
 Start = Callable[..., subprocess.Popen[str]]
@@ -68,7 +70,15 @@ def losses(record: TrainingRun) -> list[tuple[float, ...]]:
     return [epoch.losses for epoch in record.epochs]
 
 
-@pytest.mark.parametrize("framework", [framework.name for framework in visible()])
+def alike(one: Path, two: Path) -> None:
+    """The same curve and the same weights, to the last bit."""
+    assert losses(read_record(one)) == losses(read_record(two))
+    first, second = (load_file(out / "last.safetensors") for out in (one, two))
+    assert first.keys() == second.keys()
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+@pytest.mark.parametrize("framework", [framework.name for framework in visible() if framework.name not in KILLED])
 def test_two_runs_of_a_seed_are_alike_to_the_last_bit(cli: Cli, data: Path, tmp_path: Path, framework: str) -> None:
     require(framework)
     for out in ("one", "two"):
@@ -76,12 +86,8 @@ def test_two_runs_of_a_seed_are_alike_to_the_last_bit(cli: Cli, data: Path, tmp_
             "train", NET, "--data", data, *one_thread(framework), "--epochs", 2, "--seed", 7, "-o", tmp_path / out
         )
         assert run.returncode == 0, run.stderr
-    one, two = read_record(tmp_path / "one"), read_record(tmp_path / "two")
-    assert len(one.epochs) == 2
-    assert losses(one) == losses(two)
-    first, second = (load_file(tmp_path / out / "last.safetensors") for out in ("one", "two"))
-    assert first.keys() == second.keys()
-    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+    assert len(read_record(tmp_path / "one").epochs) == 2
+    alike(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_training_from_start_to_end(cli: Cli, data: Path, tmp_path: Path) -> None:
@@ -118,12 +124,12 @@ def test_an_image_workload(cli: Cli, tmp_path: Path) -> None:
     assert epoch.learning_rate < 5e-4
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_after_kill_9_it_goes_on_with_the_same_curve(
+@pytest.mark.parametrize("framework", KILLED)
+def test_after_kill_9_it_goes_on_as_a_run_of_the_same_seed_that_was_not_killed(
     cli: Cli, start: Start, data: Path, tmp_path: Path, framework: str
 ) -> None:
     require(framework)
-    out, common = tmp_path / "out", (NET, "--data", data, *one_thread(framework))
+    out, common = tmp_path / "out", (NET, "--data", data, *one_thread(framework), "--seed", 7)
     running = start(*common, "--epochs", 100_000, "-o", out)
     assert running.stderr is not None
     assert "[1/100000]" in running.stderr.readline()
@@ -132,8 +138,10 @@ def test_after_kill_9_it_goes_on_with_the_same_curve(
     killed = read_record(out)
     assert killed.ending is Ending.RUNNING
     wait_for_silence(out)
-    resumed = cli("train", "--resume", "-o", out, "--epochs", 1)
-    assert resumed.returncode == 0, resumed.stderr
+    idle = framework == "torch"
+    if idle:  # a session that finds nothing left to do, which is the same in every framework
+        resumed = cli("train", "--resume", "-o", out, "--epochs", 1)
+        assert resumed.returncode == 0, resumed.stderr
     done = len(read_record(out).epochs)
     epochs = done + 2
     resumed = cli("train", f"--resume={out}", "--epochs", epochs)
@@ -141,10 +149,10 @@ def test_after_kill_9_it_goes_on_with_the_same_curve(
     assert f"{done} of {epochs} epochs are done" in resumed.stderr
     whole = cli("train", *common, "--epochs", epochs, "-o", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
+    alike(out, tmp_path / "whole")
     record = read_record(out)
-    assert losses(record) == losses(read_record(tmp_path / "whole"))
-    assert [epoch.session for epoch in record.epochs] == [0] * done + [2, 2]
-    assert len(record.sessions) == 3
+    assert [epoch.session for epoch in record.epochs] == [0] * done + [1 + idle] * 2
+    assert len(record.sessions) == 2 + idle
 
 
 def wait_for_silence(out: Path) -> None:
