@@ -44,7 +44,7 @@ EPOCH_HEADERS = (
 )  # fmt: skip
 PASS_HEADERS = ("loop", "steps", "time", "step", "input wait", "until the first batch")
 WIDE_TABLE = 104
-UNKNOWN = {"val loss", "accuracy"}
+UNKNOWN = {"val loss", "accuracy", "top-5"}
 """Left out where no epoch has one."""
 POSITIONS = {Task.LANGUAGE.value: "tokens", Task.SEGMENTATION.value: "pixels", Task.MULTILABEL.value: "labels"}
 NARROW = {"top-5", "rate", "validation"}
@@ -93,8 +93,6 @@ def training_table(run: TrainingRun, *, columns: int = WIDE_TABLE) -> Table:
     where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
     changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
     unknown = {every[at] for at in range(len(every)) if rows and all(row[at] == "-" for row in rows)} & UNKNOWN
-    if "accuracy" in unknown:
-        unknown.add("top-5")
     shown = [(columns >= WIDE_TABLE or header not in NARROW) and header not in unknown for header in every]
     hidden = _drop_metrics(every, rows, shown, names, columns)
     headers = tuple(compress(every, shown))
@@ -147,13 +145,17 @@ def summary(epoch: Epoch) -> str:
 def _training_notes(run: TrainingRun) -> list[str]:
     setting, top = run.setting, best(run.epochs, run.goal.monitor)
     notes = [data_note(setting)] if setting is not None else []
+    if setting is not None and setting.task not in ("", Task.CLASSIFICATION):
+        notes.append(f"Task: {setting.task}.")
     if top is not None:
         total_s = sum(elapsed_s(epoch) for epoch in run.epochs)
         notes.append(
             f"{run.ending.value.capitalize()}: {count(len(run.epochs), 'epoch')} in {duration(total_s)}. "
             f"* best: epoch {top.number}, {best_words(run, top)}."
         )
-        if isinstance(top.accuracy, Absent) and (setting is None or setting.task != Task.REGRESSION):
+        if isinstance(top.validation_loss, Absent):
+            notes.append(f"Not validated: {top.validation_loss.reason}.")
+        elif isinstance(top.accuracy, Absent) and (setting is None or setting.task != Task.REGRESSION):
             notes.append(f"No accuracy: {top.accuracy.reason}.")
         first_s = sum(epoch.first_steps_s for epoch in run.epochs)
         notes.append(
