@@ -19,7 +19,7 @@ ROWS = [
 
 
 def test_every_kind_is_a_line_with_the_figures_of_its_kind() -> None:
-    header, *lines = run_rows_text(ROWS, {"bench00001": ["main"], "sweep00001": ["all"]}).splitlines()
+    header, *lines = run_rows_text(ROWS, {"bench00001": ["main"], "sweep00001": ["all"]})[0].splitlines()
     assert header.split() == ["id", "kind", "started", "(UTC)", "what", "framework", "device", "batch", "dtype",
                               "result", "ending", "names"]  # fmt: skip
     bench, lost, trained, loop = lines
@@ -35,7 +35,7 @@ def test_every_kind_is_a_line_with_the_figures_of_its_kind() -> None:
 
 
 def test_without_names_there_is_no_column_for_them() -> None:
-    assert "names" not in run_rows_text(ROWS[:2])
+    assert "names" not in run_rows_text(ROWS[:2])[0]
 
 
 def test_programs_get_every_column_of_every_kind() -> None:

@@ -87,7 +87,7 @@ def bench(
         infos = [info for info, _ in described]
         given, param_paths = localise_params(infos, choices.texts({**(params or {}), **more_params}))
         sources, data_paths = choices.parse_data(data)
-        flags = choices.option_flags(bench, "--csv", "--markdown", "--strict", "--against")
+        flags = choices.option_flags(bench, "--csv", "--markdown", "--wide", "--strict", "--against")
         combinations = combine(infos, given, flags)
         modes = choices.members(Mode, mode, what="--mode", plural="Modes")
         settings = choices.settings_product(

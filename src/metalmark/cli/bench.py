@@ -79,9 +79,12 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
                          hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
     runs = bench(names, params=params, progress=not quiet, raise_interrupt=False, **options)
     shared.print_runs(runs, form)
-    tell = click.echo if form is None else shared.sayer(quiet)
-    for note in runs.notes if options["resume"] is None else ():
-        tell(f"• {note}")
+    notes = runs.notes if options["resume"] is None else ()
+    if form is None:
+        shared.print_notes(notes)
+    else:
+        for note in notes:
+            shared.sayer(quiet)(f"• {note}")
     if against:
         shared.print_published(runs, form)
     return finish(runs, shared.sayer(quiet), strict=strict)

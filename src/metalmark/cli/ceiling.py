@@ -5,7 +5,18 @@ from typing import Any
 import click
 
 from metalmark.cli.complete import complete_devices, complete_dtypes, complete_frameworks
-from metalmark.cli.options import WIDE, Explained, json_option, print_data, quiet_option, sayer, store_option
+from metalmark.cli.options import (
+    WIDE,
+    Explained,
+    json_option,
+    print_data,
+    print_notes,
+    quiet_option,
+    sayer,
+    store_option,
+    table_console,
+    wide_option,
+)
 
 
 @click.command("ceiling", cls=Explained, context_settings=WIDE)
@@ -18,6 +29,7 @@ from metalmark.cli.options import WIDE, Explained, json_option, print_data, quie
 @click.option("--threads", type=click.IntRange(min=1), help="Number of CPU threads.")
 @click.option("--again", is_flag=True, help="Measure again what was measured before.")
 @json_option
+@wide_option
 @quiet_option
 @store_option
 def command(as_json: bool, quiet: bool, **options: Any) -> int:
@@ -34,9 +46,8 @@ def command(as_json: bool, quiet: bool, **options: Any) -> int:
     if as_json:
         print_data(json_text(runs))
     else:
-        print_table(ceiling_table(cells))
-        for note in runs.notes:
-            click.echo(f"• {note}")
+        print_table(ceiling_table(cells), table_console())
+        print_notes(runs.notes)
     if not runs.complete:
         sayer(quiet)("Stopped; what ended is stored and is not measured again: metalmark ceiling")
         return 130

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metalmark.cli.complete import complete_runs
-from metalmark.cli.options import Explained, LeftOut, store_option
+from metalmark.cli.options import Explained, LeftOut, store_option, table_console, wide_option
 
 if TYPE_CHECKING:
     from metalmark.results.comparison import Comparison
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
               help="Smallest difference in speed that is called a difference.")  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="Print every figure and reason, for programs.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print a table to paste.")
+@wide_option
 @store_option
 def command(runs: tuple[str, ...], by: str | None, anyway: bool, target_accuracy: float | None, limit: str | None,
             band: str, form: str | None, store: str | None) -> int:  # fmt: skip
@@ -75,4 +76,4 @@ def show(found: "Sequence[Comparison]", form: str | None) -> None:
 
             click.echo(markdown(comparison_table(comparison)), nl=False)
         else:
-            print_table(comparison_table(comparison))
+            print_table(comparison_table(comparison), table_console())

@@ -14,9 +14,12 @@ from metalmark.errors import MetalmarkError, UsageError
 __all__ = ["complete_frameworks", "complete_workloads"]
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from metalmark.app.results import Runs
 
 PUBLISHED = "published"
+WIDE_KEY = "metalmark.wide"
 WIDE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--pin")
 BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
@@ -98,10 +101,18 @@ against_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+wide_option = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, _param, value: ctx.meta.update({WIDE_KEY: value}),
+    help="Show every column, however narrow the window.",
+)
 form_options = options(
     click.option("--json", "form", flag_value="json", help="Print every run with its raw values as JSON."),
     click.option("--csv", "form", flag_value="csv", help="Print one line per cell as CSV."),
     click.option("--markdown", "form", flag_value="markdown", help="Print a table to paste."),
+    wide_option,
 )
 settings_options = options(
     click.option(
@@ -180,12 +191,40 @@ def _take(params: dict[str, str], name: str, value: str, *, shown: str) -> None:
     params[key] = value
 
 
+def is_wide() -> bool:
+    """Return whether --wide was given."""
+    context = click.get_current_context(silent=True)
+    return bool(context is not None and context.meta.get(WIDE_KEY))
+
+
+def table_columns() -> int:
+    """How many characters a line of text may have."""
+    from metalmark.report.text.width import WIDE, window_columns
+
+    return WIDE if is_wide() else window_columns()
+
+
+def table_console() -> "Console":
+    """A console that is as wide as the window, or with --wide as wide as a table needs."""
+    from metalmark.report.text.terminal import wide_console
+
+    return wide_console(wide=is_wide())
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print sentences below a table."""
+    from metalmark.report.text.terminal import print_note
+
+    for note in notes:
+        print_note(note, table_console())
+
+
 def print_runs(runs: "Runs", form: str | None) -> None:
     """Print runs as their tables, or in the form that was asked for."""
     if form is None:
-        from metalmark.report.text.terminal import print_table, wide_console
+        from metalmark.report.text.terminal import print_table
 
-        console = wide_console()
+        console = table_console()
         for table in runs.tables(columns=console.width):
             print_table(table, console)
         return
@@ -220,7 +259,7 @@ def print_published(runs: "Runs", form: str | None) -> None:
             click.echo("\n" + markdown(table), nl=False)
         elif form is None:
             click.echo()
-            print_table(table)
+            print_table(table, table_console())
         else:
             click.echo("--against adds nothing to JSON and CSV.", err=True)
             return

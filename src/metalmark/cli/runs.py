@@ -21,6 +21,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--limit", type=shared.ROWS, default=40, show_default=True, help="Maximum number of runs.")
 @shared.json_option
+@shared.wide_option
 @shared.store_option
 def list_(limit: int, as_json: bool, store: str | None) -> None:
     """List the newest runs of every kind, the newest last."""
@@ -33,7 +34,10 @@ def list_(limit: int, as_json: bool, store: str | None) -> None:
     elif not listing.rows:
         click.echo(f"No runs yet in {listing.store}. Measure something: metalmark bench mnist-mlp", err=True)
     else:
-        click.echo(run_rows_text(listing.rows, listing.names))
+        text, missing = run_rows_text(listing.rows, listing.names, width=shared.table_columns())
+        click.echo(text)
+        if missing:
+            click.echo(missing, err=True)
         if listing.total > len(listing.rows):
             click.echo(f"The newest {len(listing.rows)} of {listing.total}; --limit shows more.", err=True)
 
@@ -47,12 +51,13 @@ def show(runs: tuple[str, ...], form: str | None, against: str | None, store: st
     """Show RUNS (default: what the newest command made) as the tables they made, with how and where they ran."""
     from metalmark.app.runs import describe_runs
     from metalmark.app.runs import runs as find_runs
+    from metalmark.report.text.width import wrapped
 
     left_out = shared.LeftOut()
     chosen = find_runs(*(runs or (LAST,)), store=store, on_damaged=left_out)
     shared.print_runs(chosen, form)
     if form is None:
-        click.echo(describe_runs(chosen, on_damaged=left_out))
+        click.echo(wrapped(describe_runs(chosen, on_damaged=left_out), shared.table_columns()))
     if against:
         shared.print_published(chosen, form)
     return left_out.exit_code

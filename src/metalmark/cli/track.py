@@ -3,7 +3,7 @@
 import click
 
 from metalmark.cli.complete import complete_waiting
-from metalmark.cli.options import ExplainedGroup
+from metalmark.cli.options import ExplainedGroup, table_columns, wide_option
 
 
 @click.group("track", cls=ExplainedGroup)
@@ -13,6 +13,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@wide_option
 def list_(as_json: bool) -> None:
     """List what has not been sent, where to, and why not."""
     from metalmark.track.queue import queue_root
@@ -24,7 +25,7 @@ def list_(as_json: bool) -> None:
 
         click.echo(msgspec.json.format(msgspec.json.encode(runs), indent=2).decode())
     elif runs:
-        from metalmark.report.text.run_list import columns
+        from metalmark.report.text.run_list import fitted_columns
         from metalmark.scrub import printable
 
         rows = [
@@ -34,7 +35,11 @@ def list_(as_json: bool) -> None:
         ]  # fmt: skip
         headers = ("run", "what", "to", "events", "sent", "tries", "state")
         shown = [tuple(printable(value) for value in row) for row in rows]
-        click.echo(columns(headers, shown, {"events", "sent", "tries"}))
+        drop, numeric = ("tries", "sent", "events", "what"), {"events", "sent", "tries"}
+        text, missing = fitted_columns(headers, shown, numeric, drop=drop, width=table_columns())
+        click.echo(text)
+        if missing:
+            click.echo(missing, err=True)
     else:
         click.echo(f"Nothing waits in {queue_root()}.", err=True)
 

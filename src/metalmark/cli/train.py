@@ -53,6 +53,7 @@ UNSUPPORTED = "unsupported"
               help="Maximum seconds without progress before a training counts as hung.")  # fmt: skip
 @shared.run_options
 @click.option("--json", "as_json", is_flag=True, help="Print the run with every step's loss as JSON.")
+@shared.wide_option
 @shared.quiet_option
 @shared.store_option
 def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet: bool, **options: Any) -> int:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from metalmark.display.status import Overview
 from metalmark.report.text.tables import sweep_table
-from metalmark.report.text.terminal import render
+from metalmark.report.text.terminal import fitted, render
 from metalmark.report.text.units import reading, spark
 from metalmark.results.cells import cells_of
 from metalmark.runner.events import Ended, Event, Paused, Sampled, Started, TrainingProgress
@@ -110,7 +110,7 @@ class LiveView:
                 self._live.console.print(Text(printable(line)))
         if isinstance(event, (Started, Paused, Ended)) or time.monotonic() - self._drawn_s >= REFRESH_S:
             self._drawn_s = time.monotonic()
-            self._live.update(picture(self._overview), refresh=True)
+            self._live.update(picture(self._overview, self._live.console.width), refresh=True)
 
 
 class NotebookView:
@@ -142,7 +142,7 @@ class NotebookView:
         console = Console(file=io.StringIO(), width=NOTEBOOK_COLUMNS, force_jupyter=False, force_terminal=False)
         epochs = [] if self._overview.sweep else [Text(line) for line in self._overview.ended]
         with console.capture() as capture:
-            console.print(Group(*epochs, picture(self._overview)))
+            console.print(Group(*epochs, picture(self._overview, NOTEBOOK_COLUMNS)))
         return _mime_bundle("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
@@ -153,11 +153,12 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def picture(overview: Overview) -> RenderableType:
+def picture(overview: Overview, columns: int) -> RenderableType:
     """Return the table of a sweep, the readings that are watched, and what runs now."""
     parts: list[RenderableType] = []
     if overview.sweep is not None:
-        parts.append(render(sweep_table(cells_of(overview.runs), plans=overview.sweep.plans)))
+        table = sweep_table(cells_of(overview.runs), plans=overview.sweep.plans)
+        parts.append(render(fitted(table, columns), columns))
     if overview.watch and overview.history.latest:
         parts.append(_readings(overview))
     if overview.sweep is None and overview.share is not None:

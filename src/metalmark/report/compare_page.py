@@ -18,6 +18,7 @@ from metalmark.stats.difference import Difference, Gap, Verdict
 
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")
 TEXTS = {"verdict", "flags", "figure"}
+DROP = ("energy", "memory", "noise band", "flags")
 PER_FIGURE = ("figure", "A", "B", "B against A", "95%", "noise band", "verdict")
 HIDDEN = {*MAY_LACK, "workload file"}
 ALWAYS = ("workload", "mode", "dtype", "framework", "device")
@@ -46,6 +47,7 @@ def comparison_table(found: Comparison) -> Table:
         rows=tuple(rows),
         caption=f"{comparison_answer(found)}\n{_caption(found, varying)}",
         notes=tuple(_notes(found)),
+        drop=DROP,
     )
 
 

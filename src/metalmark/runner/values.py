@@ -120,9 +120,7 @@ def _numbers(word: str, *, what: str) -> list[float]:
         try:
             return [float(word)]
         except ValueError:
-            raise UsageError(
-                f"{what} takes numbers, not {word!r}.", hint=f"Lists and ranges: {RANGES}."
-            ) from None
+            raise UsageError(f"{what} takes numbers, not {word!r}.", hint=f"Lists and ranges: {RANGES}.") from None
     low, high, multiplied, by = float(match[1]), float(match[2]), (match[3] or "+") in "x*", float(match[4] or 1)
     if low > high or (multiplied and by <= 1) or by <= 0 or low <= 0 < multiplied:
         raise UsageError(f"{what}: the range {word!r} never ends or is empty.", hint="Write it as 8-64x2 or 10-50+10.")

@@ -7,6 +7,7 @@ import click
 
 from metalmark.backends.catalog import UNKNOWN, Framework, version_of, visible
 from metalmark.model.plan import word
+from metalmark.report.text.width import window_columns, wrapped
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.probing import probe_all
 from metalmark.workloads.catalog import load, shown_names
@@ -66,7 +67,7 @@ LISTS: dict[str, Callable[[], Entries]] = {"workloads": workloads, "frameworks":
 
 def print_list(what: str, entries: Entries) -> None:
     for entry in entries:
-        click.echo(_LINES[what](entry))
+        click.echo(wrapped(_LINES[what](entry), window_columns()))
 
 
 def _workload_lines(entry: dict[str, Any]) -> str:

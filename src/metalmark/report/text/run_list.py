@@ -4,13 +4,23 @@ It is made from the store's columns and without rich, so that a thousand runs li
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
 from metalmark.model.run import RunKind
 from metalmark.report.text.units import count, figures, moment, percent, seconds, share
+from metalmark.report.text.width import WIDE, fit, left_out
 from metalmark.scrub import printable
+
+
+class Spacing(TypedDict):
+    """How columns of plain text stand: two spaces apart, each header on one line."""
+
+    between: int
+    edges: int
+    breaks: bool
+
 
 if TYPE_CHECKING:
     from metalmark.store.row import Row
@@ -19,16 +29,27 @@ HEADERS = (
     "id", "kind", "started (UTC)", "what", "framework", "device", "batch", "dtype", "result", "ending", "names",
 )  # fmt: skip
 
+DROP = ("dtype", "kind", "ending", "batch", "started (UTC)", "names", "device", "framework")
+"""What a narrow window does without, those first that are missed least."""
+PLAIN: Spacing = {"between": 2, "edges": 0, "breaks": False}
+
 Names = Mapping[str, Sequence[str]]
 """The names of each run and sweep that has some, by id."""
 NO_NAMES: Names = {}
 
 
-def run_rows_text(rows: "Sequence[Row]", names: Names = NO_NAMES) -> str:
+def run_rows_text(rows: "Sequence[Row]", names: Names = NO_NAMES, *, width: int = WIDE) -> tuple[str, str]:
+    """Return the list as it fits `width` columns, and a line that names what does not; empty where everything does."""
     lines = [list_line(row, names) for row in rows]
     # Where no run has a name, nobody misses the column.
     shown = len(HEADERS) - (not any(line[-1] for line in lines))
-    return columns(HEADERS[:shown], [line[:shown] for line in lines], {"batch"})
+    headers, lines = HEADERS[:shown], [line[:shown] for line in lines]
+    if width >= WIDE or not fit(headers, lines, width, drop=DROP, **PLAIN).dropped:
+        return columns(headers, lines, {"batch"}), ""
+    # What came of a run is shown by its first figure alone before where it ran is left out.
+    brief = [list_line(row, names, brief=True)[:shown] for row in rows]
+    more = ["more of each result"] if brief != lines else []
+    return fitted_columns(headers, brief, {"batch"}, drop=DROP, width=width, also=more)
 
 
 def run_rows_json(rows: "Sequence[Row]", names: Names = NO_NAMES) -> str:
@@ -53,8 +74,9 @@ def what_ran(row: "Row") -> str:
     return row.workload if row.kind == RunKind.TRAINING else f"{row.workload} {row.mode}"
 
 
-def result_of(row: "Row") -> str:
-    """What came of the run, in the figures of its kind; empty where nothing did."""
+def result_of(row: "Row", *, brief: bool = False) -> str:
+    """What came of the run, in the figures of its kind; empty where nothing did. `brief`: the first of them, or else
+    how it ended."""
     parts = (
         "" if row.accuracy is None else f"{percent(row.accuracy)} in {count(row.epochs or 0, 'epoch')}",
         count(row.epochs, "epoch") if row.accuracy is None and row.epochs else "",
@@ -63,7 +85,26 @@ def result_of(row: "Row") -> str:
         "" if row.samples_s is None else f"{figures(row.samples_s)} samples/s",
         "" if row.input_share is None else f"input wait {share(row.input_share)}",
     )
-    return ", ".join(filter(None, parts))
+    known = [*filter(None, parts)]
+    return ", ".join(known) if not brief else known[0] if known else row.ending
+
+
+def fitted_columns(
+    headers: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    numeric: Collection[str] = (),
+    *,
+    drop: Sequence[str] = (),
+    width: int = WIDE,
+    also: Sequence[str] = (),
+) -> tuple[str, str]:
+    """Return lines under headers, aligned by spaces, the columns named in `numeric` to the right; and a line that names
+    the columns of `drop` that do not fit, and what else is left out."""
+    if width < WIDE:
+        found = fit(headers, lines, width, drop=drop, **PLAIN)
+        headers, lines = found.headers, [[line[at] for at in found.columns] for line in lines]
+        return columns(headers, lines, numeric), left_out([*found.dropped, *also])
+    return columns(headers, lines, numeric), ""
 
 
 def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Collection[str] = ()) -> str:
@@ -79,10 +120,10 @@ def columns(headers: Sequence[str], lines: Sequence[Sequence[str]], numeric: Col
     )
 
 
-def list_line(row: "Row", names: Names = NO_NAMES) -> tuple[str, ...]:
+def list_line(row: "Row", names: Names = NO_NAMES, *, brief: bool = False) -> tuple[str, ...]:
     values = (
         row.id, row.kind, moment(row.started_at), what_ran(row), row.framework, row.device,
-        "" if row.batch_size is None else str(row.batch_size), row.dtype, result_of(row), row.ending,
+        "" if row.batch_size is None else str(row.batch_size), row.dtype, result_of(row, brief=brief), row.ending,
         ", ".join(names_of(row, names)),
     )  # fmt: skip
     return tuple(printable(value).replace("\n", " ").replace("\t", " ") for value in values)

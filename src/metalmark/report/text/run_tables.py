@@ -43,13 +43,14 @@ EPOCH_HEADERS = (
     "epoch", "train loss", "val loss", "accuracy", "top-5", "rate", "input", "compute", "validation", "samples/s",
 )  # fmt: skip
 PASS_HEADERS = ("loop", "steps", "time", "step", "input wait", "until the first batch")
-WIDE_TABLE = 104
 UNKNOWN = {"val loss", "accuracy", "top-5"}
 """Left out where no epoch has one."""
 POSITIONS = {Task.LANGUAGE.value: "tokens", Task.SEGMENTATION.value: "pixels", Task.MULTILABEL.value: "labels"}
-NARROW = {"top-5", "rate", "validation"}
-"""Left out on a terminal under WIDE_TABLE columns: cut figures are worse than fewer."""
+DROP = ("top-5", "rate", "validation")
+"""What a narrow window does without before the user's own metrics."""
 BARS = 48
+CURVE_ENDS = 24
+"""Characters around the label and the bars of a curve: its first and its last value."""
 BETWEEN = 3
 WHOLE = {Ending.EPOCHS.value, Ending.TARGET.value, Ending.PATIENCE.value}
 
@@ -62,7 +63,7 @@ def run_tables(runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), columns: i
     watched = [run for run in runs if isinstance(run, WatchedRun)]
     tables = [sweep_table(cells, plans=plans)] if cells or plans else []
     if len(trainings) == 1:
-        tables.append(training_table(trainings[0], columns=columns))
+        tables.append(training_table(trainings[0]))
     elif trainings:
         tables += side_tables(trainings, columns=columns)
     return [*tables, *(watched_table(run) for run in watched)]
@@ -78,7 +79,7 @@ def list_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def training_table(run: TrainingRun, *, columns: int = WIDE_TABLE) -> Table:
+def training_table(run: TrainingRun) -> Table:
     plan, top = run.plan, best(run.epochs, run.goal.monitor)
     names = list(dict.fromkeys(name for epoch in run.epochs for name in epoch.metrics))
     rows = [
@@ -93,18 +94,15 @@ def training_table(run: TrainingRun, *, columns: int = WIDE_TABLE) -> Table:
     where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
     changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
     unknown = {every[at] for at in range(len(every)) if rows and all(row[at] == "-" for row in rows)} & UNKNOWN
-    shown = [(columns >= WIDE_TABLE or header not in NARROW) and header not in unknown for header in every]
-    hidden = _drop_metrics(every, rows, shown, names, columns)
+    shown = [header not in unknown for header in every]
     headers = tuple(compress(every, shown))
     return Table(
         headers=headers,
         numeric=(True,) * len(headers),
         rows=tuple(tuple(compress(row, shown)) for row in rows),
         caption=f"{plan.workload}, batch {plan.params.get('batch_size', '?')}, {where}{changed}, seed {plan.seed}",
-        notes=(
-            *_training_notes(run),
-            *([f"Not shown: {', '.join(hidden)}; a wider terminal has them."] if hidden else []),
-        ),
+        notes=tuple(_training_notes(run)),
+        drop=(*DROP, *reversed(names), "input", "compute"),
     )
 
 
@@ -179,20 +177,6 @@ def best_words(run: TrainingRun, top: Epoch) -> str:
     return f"the {'lowest' if by.falls else 'highest'} {by.name}, {value}"
 
 
-def _drop_metrics(
-    headers: Sequence[str], rows: Sequence[Sequence[str]], shown: list[bool], names: Sequence[str], columns: int
-) -> list[str]:
-    """Leave out metrics, the last first, until the table fits; return which."""
-    widths = [max(len(header), *(len(row[at]) for row in rows)) + BETWEEN for at, header in enumerate(headers) if rows]
-    hidden: list[str] = []
-    for name in reversed(names):
-        if sum(compress(widths, shown)) <= columns:
-            break
-        shown[headers.index(name)] = False
-        hidden.insert(0, name)
-    return hidden
-
-
 def _target(run: TrainingRun) -> list[str]:
     wanted = run.goal.wanted
     if wanted is None:
@@ -233,7 +217,7 @@ def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
     rows = [(name, cells) for name, cells in rows if name not in OPTIONAL or any(cell != "-" for cell in cells)]
     first = max(len(name) for name, _ in rows)
     widths = [max(len(sides[n].label), *(len(cells[n]) for _, cells in rows)) for n in range(len(sides))]
-    groups = _groups(widths, columns - first - 2)
+    groups, longest = _groups(widths, columns - first - 2), max(len(side.label) for side in sides)
     return [
         Table(
             headers=("", *(sides[n].label for n in group)),
@@ -241,7 +225,9 @@ def side_tables(runs: Sequence[TrainingRun], *, columns: int) -> list[Table]:
             rows=tuple((name, *(cells[n] for n in group)) for name, cells in rows),
             caption="\n".join([*(side_answers(runs) if group is groups[0] else ()), _caption(runs)]),
             notes=tuple(side_notes(runs)) if group is groups[-1] else (),
-            lines=tuple(curve_lines(sides)) if group is groups[-1] else (),
+            lines=tuple(curve_lines(sides, min(BARS, max(columns - longest - CURVE_ENDS, 8))))
+            if group is groups[-1]
+            else (),
         )
         for group in groups
     ]

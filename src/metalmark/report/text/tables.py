@@ -1,7 +1,7 @@
 """Tables as data, for a terminal, a page and Markdown: of a sweep, of ceilings, and of published figures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metalmark.model.plan import Feed, Mode, Plan, Scalar, word
 from metalmark.model.run import Failed, FailureKind
@@ -20,9 +20,15 @@ class Table:
     notes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     """What is drawn with characters below the notes, in a terminal."""
+    drop: tuple[str, ...] = ()
+    """Headers of the columns that a narrow window does without, those first that are missed least."""
+    moves: Mapping[str, str] = field(default_factory=dict)
+    """Column → the other one in which its value stands, in place of a hyphen, where the column is left out."""
 
 
 FIGURES = ("step", "±95%", "samples/s", "input wait", "first step", "memory", "proof", "flags")
+DROP = ("first step", "proof", "framework", "device", "memory", "input wait", "flags", "samples/s")
+"""What a narrow window does without, those first that are missed least."""
 WITHOUT_WAIT = tuple(name for name in FIGURES if name != "input wait")
 HEADERS = {"feed": "data from"}
 TEXTS = {"proof", "flags"}
@@ -55,7 +61,20 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
         rows.append((*lead, plan.framework, device, *(values[name] for name in figures_shown)))
     numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
     numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in figures_shown))
-    return Table(headers=headers, numeric=numeric, rows=tuple(rows), caption=_caption(every, names), notes=notes(cells))
+    return Table(
+        headers=headers,
+        numeric=numeric,
+        rows=tuple(rows),
+        caption=_caption(every, names),
+        notes=notes(cells),
+        drop=tuple(name for name in DROP if name not in ("framework", "device") or _constant(headers, rows, name)),
+        moves={"proof": "step"},
+    )
+
+
+def _constant(headers: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> bool:
+    """Whether several rows have one value in a column: it is then said once, below the table."""
+    return len(rows) > 1 and len({row[headers.index(name)] for row in rows}) == 1
 
 
 def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -165,6 +184,7 @@ def ceiling_table(cells: Sequence[Cell]) -> Table:
         numeric=(False, False, False, True, True, True, True, True, False),
         rows=tuple(rows),
         caption="highest rates measured here",
+        drop=("burst", "flags"),
         notes=(CEILING_NOTE, *notes(cells)),
     )
 
@@ -239,6 +259,7 @@ def _published_table(workload: str, mode: Mode, theirs: list[PublishedFigure], o
                 else ["It counts more than training steps, so no measured figure stands beside it."]
             ),
         ),
+        drop=tuple(f"{device} *" for device in reversed(devices[1:])),
     )
 
 
