@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,18 @@ from metalmark.store.sqlite import Store
 from metalmark.track import destination, launch, tracking
 from metalmark.track import waiting as track_waiting
 from metalmark.track.destination import Destination, TrackTargets
-from metalmark.track.queue import AttachedModel, Begin, End, EndStatus, Known, MetricAxis, MetricRow, Queue, queues
+from metalmark.track.queue import (
+    AttachedModel,
+    Begin,
+    Delivery,
+    End,
+    EndStatus,
+    Known,
+    MetricAxis,
+    MetricRow,
+    Queue,
+    queues,
+)
 from metalmark.track.sender import Deliverer
 from metalmark.track.story import milliseconds
 from metalmark.track.tracking import Tracking
@@ -210,3 +223,41 @@ def test_a_loop_from_the_store(cli: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     assert cli("track", "delete", "watched001").returncode == 2, "it did not ask"
     assert cli("track", "delete", "watched001", "--yes").returncode == 0
     assert "Nothing waits" in cli("track", "list").stderr
+
+
+def sent(run: str, *, where: str = "", trouble: str = "", goes_on: bool = False) -> launch.SendOutcome:
+    delivery = Delivery(destination=TO, done=bool(where), where=where, trouble=trouble)
+    return launch.SendOutcome(run=run, delivery=delivery, goes_on=goes_on)
+
+
+def test_each_run_has_a_line_however_many_there_are() -> None:
+    said, warned = list[str](), list[str]()
+    runs = [f"run{number:07d}" for number in range(12)]
+    outcomes = [sent(run, where=f"http://127.0.0.1/{run}") for run in runs]
+    assert launch.report_outcomes(outcomes, said.append, warned.append)
+    assert said == [f"mlflow: {run}: http://127.0.0.1/{run}" for run in runs]
+    late = [*outcomes[:1], sent("late", trouble="refused"), sent("later", trouble="refused"), sent("x", goes_on=True)]
+    said.clear()
+    assert not launch.report_outcomes(late, said.append, warned.append)
+    assert said == ["mlflow: run0000000: http://127.0.0.1/run0000000"]
+    assert warned == [
+        "mlflow: late, later: not sent (refused). They wait in the queue; send them later: metalmark track sync",
+        "mlflow: x: still sending; `metalmark track list` shows how far it is.",
+    ]
+
+
+def test_one_run_needs_no_id_in_its_lines() -> None:
+    said = list[str]()
+    launch.report_outcomes([sent("only", where="here"), sent("only", trouble="down")], said.append, said.append)
+    assert said == [
+        "mlflow: here",
+        "mlflow: not sent (down). It waits in the queue; send it later: metalmark track sync",
+    ]
+
+
+def test_a_run_whose_queue_another_process_cleared_away_has_its_line(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    gone = launch.SenderProcess(queues=[Queue(tmp_path / "tyodawerf7.1")], key=TO.key, process=ended)
+    (outcome,) = launch.wait_for_senders([gone], None)
+    assert outcome.delivery.done
+    assert outcome.text("tyodawerf7") == "mlflow: tyodawerf7: sent."

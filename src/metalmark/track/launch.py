@@ -19,8 +19,6 @@ from metalmark.track import story
 from metalmark.track.destination import Destination, full_uri, parse_track
 from metalmark.track.queue import Delivery, Queue, QueueWriter, clear_sent
 
-FEW = 4
-"""Up to so many runs have a line each; more have one for each destination and each reason."""
 DEFAULTS = {
     # Nothing is uploaded unasked: what these libraries tell their makers is not what the user tracks.
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -72,21 +70,23 @@ def push(
 class SendOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one queue at one destination."""
 
+    run: str
     delivery: Delivery
     goes_on: bool
     """Its process still sends."""
 
-    @property
-    def text(self) -> str:
-        """One line for the user; empty for a run that never began."""
-        tracker = self.delivery.destination.tracker
+    def text(self, runs: str = "") -> str:
+        """One line for the user, which names the runs that it is of where there are several; empty for a run that never
+        began."""
+        lead = f"{self.delivery.destination.tracker}:{f' {runs}:' if runs else ''}"
         if self.delivery.done:
-            return f"{tracker}: {self.delivery.where}" if self.delivery.where else ""
+            return f"{lead} {self.delivery.where}" if self.delivery.where else ""
         if self.goes_on:
             why = f" ({self.delivery.trouble})" if self.delivery.trouble else ""
-            return f"{tracker}: still sending{why}; `metalmark track list` shows how far it is."
+            return f"{lead} still sending{why}; `metalmark track list` shows how far it is."
         why = self.delivery.trouble or "its process ended early"
-        return f"{tracker}: not sent ({why}). It waits in the queue; send it later: metalmark track sync"
+        them = "They wait in the queue; send them" if ", " in runs else "It waits in the queue; send it"
+        return f"{lead} not sent ({why}). {them} later: metalmark track sync"
 
     @property
     def brief(self) -> str:
@@ -145,10 +145,9 @@ def wait_for_senders(senders: Sequence[SenderProcess], patience_s: float | None)
             # Somebody must hear of its end, or it stays in the system's table as long as we live.
             threading.Thread(target=sender.process.wait, daemon=True, name=f"end-of-{sender.key}").start()
         outcomes += [
-            SendOutcome(delivery=delivery, goes_on=goes_on or queue.is_sent(sender.key))
+            SendOutcome(run=queue.id, delivery=delivery, goes_on=goes_on or queue.is_sent(sender.key))
             for queue in sender.queues
-            for delivery in queue.deliveries()  # none of a queue that another process has cleared away since
-            if delivery.destination.key == sender.key
+            for delivery in _deliveries(queue, sender.key)
         ]
     clear_sent()
     return outcomes
@@ -161,22 +160,27 @@ def write_queue(run: AnyRun, destinations: Sequence[Destination], folder: Path |
 
 
 def report_outcomes(outcomes: Sequence[SendOutcome], say: Say, warn: Say) -> bool:
-    """Say what became of them; True when the trackers have everything."""
-    lines: list[tuple[str, bool]] = []
-    if len(outcomes) <= FEW:
-        lines = [(outcome.text, outcome.delivery.done) for outcome in outcomes]
-    else:
-        for tracker in dict.fromkeys(outcome.delivery.destination.tracker for outcome in outcomes):
-            group = [outcome for outcome in outcomes if outcome.delivery.destination.tracker == tracker]
-            done = sum(outcome.delivery.done for outcome in group)
-            if done:
-                place = group[0].delivery.destination.place
-                lines.append((f"{tracker}: {done} of {len(group)} runs sent to {place}.", True))
-            lines += [(outcome.text, False) for outcome in group if not outcome.delivery.done][:1]
-    for text, fine in dict.fromkeys(lines):
-        if text:
-            (say if fine else warn)(printable(text))
+    """Say what became of each; True when the trackers have everything. A run that arrived has a line of its own, with
+    where it is; those that did not for one reason share a line that names them."""
+    several = len({outcome.run for outcome in outcomes}) > 1
+    unsent: dict[str, list[SendOutcome]] = {}
+    for outcome in outcomes:
+        if not outcome.delivery.done:
+            unsent.setdefault(outcome.text(), []).append(outcome)
+        elif text := outcome.text(outcome.run if several else ""):
+            say(printable(text))
+    for alike in unsent.values():
+        runs = ", ".join(dict.fromkeys(outcome.run for outcome in alike))
+        warn(printable(alike[0].text(runs if several else "")))
     return all(outcome.delivery.done for outcome in outcomes)
+
+
+def _deliveries(queue: Queue, key: str) -> list[Delivery]:
+    found = [delivery for delivery in queue.deliveries() if delivery.destination.key == key]
+    if found or queue.folder.exists():
+        return found
+    # Another process has cleared it away since, as is done with what has arrived everywhere.
+    return [Delivery(destination=Destination(tracker=key.partition("-")[0], place=""), done=True, where="sent.")]
 
 
 def count_runs(queues: Sequence[Queue]) -> str:
