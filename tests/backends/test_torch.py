@@ -1,11 +1,13 @@
-"""What is PyTorch's own: weights cast once in inference, a rate that falls, logits without a mask, uncounted norms,
-and Metal, as far as it can be acted here."""
+"""What is PyTorch's own: weights cast once in inference, a rate that falls, uncounted norms, and Metal, as far as it
+can be acted here."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -30,7 +32,6 @@ backend._cast_once(model, torch.bfloat16)
 assert {p.dtype for p in model[0].parameters()} == {torch.bfloat16}
 assert {p.dtype for p in model[1].parameters()} == {torch.float32}, "autocast leaves norms in float32"
 assert torch.equal(before, infer())
-print("same")
 """
 
 FALLING = """
@@ -45,17 +46,6 @@ rate = optimizer.param_groups[0]["lr"]
 assert abs(rate / (5e-4 * 0.96) - 1) < 1e-6, rate
 captured = decaying_adam(5e-4, 0.96, [weight], capturable=True)
 assert isinstance(captured.param_groups[0]["lr"], torch.Tensor), "a captured step reads it from the device"
-print("same")
-"""
-
-NO_MASK = """
-import torch
-from metalmark.workloads.bert.on_torch import build
-model = build({"batch_size": 2, "seq_len": 9, "size": "tiny", "attention": "sdpa"}).model.eval()
-tokens = torch.randint(0, 1000, (2, 9))
-with torch.no_grad():
-    assert torch.equal(model(tokens), model.model(input_ids=tokens).logits)
-print("same")
 """
 
 NORM = """
@@ -71,7 +61,6 @@ for name, value in theirs.state_dict().items():
     assert torch.equal(ours.state_dict()[name], torch.tensor(0) if counts else value), name
 # As a checkpoint has it: arrays by name, and nothing of what PyTorch notes beside them.
 Norm(4).load_state_dict(dict(ours.state_dict()))
-print("same")
 """
 
 HELPERS = """
@@ -137,7 +126,6 @@ fails = False
 assert devices.Mps().report().present and devices.accelerator() == "mps"
 assert devices.resolve(Device(kind=DeviceKind.ANY))[1].type == "mps"
 assert waited == [1], "asked once, and waited for"
-print("same")
 """
 
 SCALING = """
@@ -162,7 +150,6 @@ for version in ("2.8.0", "2.13.0+cpu", "2.14.0a0+git1234567", "3.0.0"):
     assert refusal(version, "mps", **half) == "", version
 assert refusal("2.7.1", "cpu", **half) == ""
 assert refusal("2.7.1", "mps", dtype=Dtype.BFLOAT16) == ""
-print("same")
 """
 
 PINNED = """
@@ -182,7 +169,6 @@ plan = Plan(
 )
 backend.TorchSession(plan, load("mnist-mlp"), torch.device("cpu"), Cpu())
 assert waits and all(waits), "copies to what is not CUDA are waited for, whatever was asked"
-print("same")
 """
 
 FULL = """
@@ -190,20 +176,45 @@ from metalmark.backends.torch import BACKEND
 for said in ("Invalid buffer size: 24.00 GiB", "MPS backend out of memory (MPS allocated: 9 GB)", "CUDA out of memory"):
     assert BACKEND.is_out_of_memory(RuntimeError(said)), said
 assert not BACKEND.is_out_of_memory(RuntimeError("shape '[2, 3]' is invalid for input of size 5"))
-print("same")
 """
 
 PARTS = {
-    "cast_once": CAST_ONCE, "falling_rate": FALLING, "no_mask": NO_MASK, "norm": NORM, "helpers": HELPERS,
-    "metal_in_a_virtual_machine": METAL, "scaled_losses_on_metal": SCALING, "copies_are_waited_for": PINNED,
-    "out_of_memory": FULL,
+    "cast_once": CAST_ONCE, "falling_rate": FALLING, "norm": NORM, "out_of_memory": FULL,
+    "copies_are_waited_for": PINNED, "scaled_losses_on_metal": SCALING, "metal_in_a_virtual_machine": METAL,
 }  # fmt: skip
+"""Run one after the other in one process; those that leave PyTorch changed are the last."""
+
+TOGETHER = """
+import json, sys, traceback
+results = {}
+for name, code in json.load(sys.stdin).items():
+    try:
+        exec(code, {"__name__": name})
+        results[name] = "same"
+    except BaseException:
+        results[name] = traceback.format_exc()
+print(json.dumps(results))
+"""
+
+
+def run(code: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, text=True, check=False)
+
+
+@cache
+def results() -> dict[str, str]:
+    done = run(TOGETHER, json.dumps(PARTS))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_in_pytorch(name: str) -> None:
-    code = PARTS[name]
-    if "compile=True" in code and not shutil.which("g++"):
+    assert results()[name] == "same"
+
+
+def test_a_compilers_helpers_end_with_the_first_step() -> None:
+    if not shutil.which("g++"):
         pytest.skip("torch.compile needs g++ on the CPU")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.stdout.strip() == "same", run.stderr[-2000:]
+    done = run(HELPERS)
+    assert done.stdout.strip() == "same", done.stderr[-2000:]

@@ -77,11 +77,16 @@ for attention in ("eager", "sdpa"):
     assert abs(ours / counted - 1) < 0.05, (attention, ours, counted)
     model.train()
     assert not torch.equal(model(tokens), model(tokens)), "dropout is on in training"
+# Logits without a mask are those with one that hides nothing.
+model = workload.recipe("torch", {"batch_size": 2, "seq_len": 9, "size": "tiny", "attention": "sdpa"}).model.eval()
+tokens = torch.randint(0, 1000, (2, 9))
+with torch.no_grad():
+    assert torch.equal(model(tokens), model.model(input_ids=tokens).logits)
 print("good")
 """
 
 
-def test_flops_agree_with_pytorchs_counter_and_dropout_is_on() -> None:
+def test_flops_agree_with_pytorchs_counter_dropout_is_on_and_no_mask_changes_nothing() -> None:
     if FRAMEWORKS["torch"].missing():
         pytest.skip("torch is not installed")
     run = subprocess.run([sys.executable, "-c", IN_TORCH], capture_output=True, text=True, check=False)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from metalmark.model.measurement import Completed
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving, Settings
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
-from metalmark.workloads import bert
+from metalmark.workloads import bert, ceiling
 from metalmark.workloads.bert import Shape, shape_of
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
@@ -50,10 +51,32 @@ def write(folder: Path, *, prefix: str = "bert.", **changes: object) -> Path:
     return folder
 
 
-LOGITS = """
+NUMBERS = """
 import json, sys
 import numpy as np
 from metalmark.workloads.catalog import load
+found = {}
+cells = {"ceiling-matmul": {"batch_size": 4, "width": 6}, "ceiling-copy": {"batch_size": 1, "megafloats": 1}}
+for name, params in cells.items():
+    workload = load(name)
+    model = workload.recipe(sys.argv[2], params).model
+    (numbers,) = workload.batch(params, np.random.default_rng(0)).inputs
+    if sys.argv[2] == "torch":
+        import torch
+        output = model(torch.from_numpy(numbers)).detach().numpy()
+        weights = [p.detach().numpy().T for p in model.parameters()]
+    elif sys.argv[2] == "keras":
+        output, weights = np.asarray(model(numbers)), [np.asarray(w) for w in model.weights]
+    else:
+        from mlx import core as mx
+        from mlx.utils import tree_flatten
+        output = np.array(model(mx.array(numbers)))
+        weights = [np.array(w).T for _, w in tree_flatten(model.parameters())]
+    expected = numbers
+    for weight in weights:
+        expected = expected @ weight if weight.ndim == 2 else expected * weight
+    np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-6)
+    found[name] = [len(weights), list(output.shape)]
 params = {"batch_size": 2, "seq_len": 7, "size": "base", "attention": "sdpa", "weights": sys.argv[1]}
 model = load("bert").recipe(sys.argv[2], params).model
 tokens = (np.arange(14, dtype=np.int32).reshape(2, 7) * 5) % 50
@@ -73,31 +96,39 @@ else:
     model.eval()
     model.classifier.weight, model.classifier.bias = mx.array(top), mx.zeros(2)
     logits = np.array(model(mx.array(tokens)))
-print(json.dumps(logits.tolist()))
+print(json.dumps({**found, "logits": logits.tolist()}))
 """
 
 
 @cache
-def logits(framework: str, folder: Path) -> np.ndarray:
+def numbers(framework: str, folder: Path) -> dict[str, Any]:
+    """What a framework computes, in one process: the checkpoint's logits, and what the ceilings do."""
     found = FRAMEWORKS[framework]
     if found.missing():
         pytest.skip(f"{framework} is not installed")
     run = subprocess.run(
-        [sys.executable, "-c", LOGITS, str(folder), found.family],
+        [sys.executable, "-c", NUMBERS, str(folder), found.family],
         env={**os.environ, **found.environment(Settings())},
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    return np.array(json.loads(run.stdout.splitlines()[-1]))
+    return dict(json.loads(run.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "jax", "mlx"])
 def test_every_framework_reads_the_same_network(framework: str, folder: Path) -> None:
-    expected = logits("torch", folder)
+    expected, got = (np.array(numbers(name, folder)["logits"]) for name in ("torch", framework))
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(logits(framework, folder), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mlx"])
+def test_the_ceilings_do_the_arithmetic_that_is_counted(framework: str, folder: Path) -> None:
+    found = numbers(framework, folder)
+    assert found["ceiling-matmul"] == [ceiling.PRODUCTS, [4, 6]]
+    assert found["ceiling-copy"] == [1, [1, ceiling.MEGA]]
 
 
 def make_plan(weights: Path) -> Plan:
