@@ -320,7 +320,10 @@ def module_of(model: Any) -> torch.nn.Module:
     for name, module in zip(layout.names, modules, strict=True):
         if not isinstance(module, torch.nn.Module):
             where = f"model{name} of the recipe" if name else "The recipe's model"
-            raise UnsupportedError(f"{where} is a {type(module).__name__}, not a torch.nn.Module.")
+            raise UnsupportedError(
+                f"{where} is a {type(module).__name__}, not a torch.nn.Module.",
+                hint="Give one module, or a dict or list of modules.",
+            )
     names = [re.sub(r"\W+", "_", name).strip("_") for name in layout.names]
     return torch.nn.ModuleDict(dict(zip(names, modules, strict=True)))
 

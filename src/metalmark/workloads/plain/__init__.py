@@ -4,6 +4,8 @@ Its batches have the shape that --input-shape names, or come from the file's `ex
 with, so the outputs are drawn towards a fixed pattern: the work of a step is that of real training, its result is not.
 """
 
+import inspect
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
@@ -36,13 +38,8 @@ def made(target: Any, name: str) -> Any:
     """Return a model: the object itself, or what a class or function makes without arguments."""
     if family_of(type(target)) is not None:
         return target
-    try:
-        model = target()
-    except TypeError as error:
-        raise UsageError(
-            f"{name}() can't be called without arguments: {error}",
-            hint=f"Write a function without arguments that returns {name}(...), and name that.",
-        ) from error
+    require_no_arguments(target, name)
+    model = target()
     if family_of(type(model)) is None:
         raise UsageError(
             f"{name}() returns a {type(model).__name__}, not a model.",
@@ -51,12 +48,24 @@ def made(target: Any, name: str) -> Any:
     return model
 
 
+def require_no_arguments(target: Any, name: str) -> None:
+    try:
+        inspect.signature(target).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{name}() can't be called without arguments: {error}.",
+            hint=f"Write a function without arguments that returns {name}(...), and name that.",
+        ) from error
+
+
 def plain_workload(target: Any, name: str, module: ModuleType) -> Workload | None:
     """Return the workload of a plain model, or of what makes one; None for anything else."""
     is_model_class = isinstance(target, type) and family_of(target) is not None
     is_function = callable(target) and not isinstance(target, type)
     if not is_model_class and not is_function:
         return None
+    if is_model_class:
+        require_no_arguments(target, name)
     family = family_of(target) if is_model_class else family_of(type(made(target, name)))
     assert family is not None
     example = getattr(module, EXAMPLE, None)
@@ -124,9 +133,10 @@ def drawn(batch: Batch, size: int, rng: np.random.Generator) -> Batch:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    words = [word for word in text.replace("x", ",").replace("(", "").replace(")", "").split(",") if word.strip()]
-    if not words:
+    bare = text.strip("()[] ")
+    if not bare:
         raise UnsupportedError("What one input looks like is not known.", hint=WANTED)
-    if not all(word.strip().isdecimal() and 0 < int(word) < 2**31 for word in words):
+    words = [word.strip() for word in re.split("[,x]", bare.rstrip(","))]
+    if not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
         raise UnsupportedError(f"--input-shape {text!r} is no shape.", hint="Write it as 3,224,224.")
     return tuple(int(word) for word in words)
