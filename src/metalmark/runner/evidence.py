@@ -146,8 +146,7 @@ class Evidence:
 
     def _unmoved(self) -> str:
         """Name the arrays that did not change: the first few, and how many more."""
-        tell = getattr(self._session, "fingerprint_names", None)
-        every = tell() if tell is not None else [f"number {count + 1}" for count in range(len(self._changed))]
+        every = self._session.fingerprint_names()
         names = [name for name, moved in zip(every, self._changed, strict=True) if not moved]
         more = len(names) - MOST_NAMES
         return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
