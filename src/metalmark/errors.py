@@ -59,6 +59,11 @@ class WrongResultError(CellError):
     """The work was done, but its proof failed: the timing of it means nothing."""
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`counted(2, "cell")` is "2 cells"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown word: it names the nearest known one, if one is near."""
     import difflib  # here, since most commands never need it and each import makes all of them start later

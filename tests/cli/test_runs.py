@@ -157,7 +157,7 @@ def test_export_delete_import(cli: Cli, store_file: Path, tmp_path: Path) -> Non
     assert cli("runs", "delete", good, bad, "--yes").returncode == 0
     assert cli("runs", "list").stdout == ""
     run = cli("runs", "import", whole, one)
-    assert "2 runs imported, 1 were there already" in run.stderr
+    assert "2 runs imported, 1 was there already" in run.stderr
     assert good in cli("runs", "list").stdout
 
 
@@ -174,7 +174,7 @@ def test_each_kind_goes_out_is_deleted_and_comes_back(verb: Verb, store_file: Pa
         assert verb("runs", "list").stdout == ""
         assert SHOWN[kind] in verb("runs", "show", file).stdout, "a file is shown without importing it"
         assert "1 run imported, 0 were there already" in verb("runs", "import", file, "--with-names").stderr
-        assert "0 runs imported, 1 were there already" in verb("runs", "import", file).stderr
+        assert "0 runs imported, 1 was there already" in verb("runs", "import", file).stderr
         assert SHOWN[kind] in verb("runs", "show", run.id).stdout
     assert decode_export(verb("runs", "show", "main", "--json").stdout.encode(), source="x") == [run], "and its name"
 

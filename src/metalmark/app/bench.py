@@ -11,7 +11,7 @@ from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
-from metalmark.errors import StoreError
+from metalmark.errors import StoreError, counted
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.measurement import BenchRun
@@ -169,7 +169,8 @@ def ceiling(
         known = bench_runs(opened.of_workloads([MATMUL, COPY], on_error=say_left_out))
         held = {} if again else measured_before(plans, known)
         if held:
-            say(f"{len(held)} of {len(plans)} were measured before; --again measures them anew.")
+            were = "was" if len(held) == 1 else "were"
+            say(f"{len(held)} of {len(plans)} {were} measured before; --again measures anew.")
         runs = list(held.values())
         missing = tuple(plan for number, plan in enumerate(plans) if number not in held)
         complete = True
@@ -213,7 +214,8 @@ def _run(
         runs = bench_runs(store.load(store.rows_of_sweep(sweep.id), on_error=say_left_out))
         if runs:
             settled = sum(not was_interrupted(run) for run in runs)
-            say(f"Sweep {sweep.id}: {settled} of {len(sweep.plans) * sweep.repeats} runs are stored already.")
+            every = counted(len(sweep.plans) * sweep.repeats, "run")
+            say(f"Sweep {sweep.id}: of {every}, {settled} {'is' if settled == 1 else 'are'} stored already.")
         before = tuple(runs)
         with (
             make_display(sweep, previous=before, quiet=not progress, watch=watch) as display,

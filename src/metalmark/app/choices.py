@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from metalmark.backends.catalog import find, installed, visible
 from metalmark.data.catalog import ACCEPTED, OWN, REAL, SYNTHETIC
-from metalmark.errors import NotInstalledError, UsageError
+from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Proving, Settings
 from metalmark.runner.expand import refuse_too_many
 from metalmark.runner.values import choose, localise, parse_numbers, parse_switch, split_list
@@ -92,7 +92,7 @@ def parse_threads(value: Choice) -> list[int]:
     if max(counts) > THREADS_PER_CORE * cores:
         raise UsageError(
             f"--threads is at most {THREADS_PER_CORE * cores} here, not {max(counts)}.",
-            hint=f"This machine has {cores} cores, and {THREADS_PER_CORE} threads for each are the limit.",
+            hint=f"This machine has {counted(cores, 'core')}, and {THREADS_PER_CORE} threads for each are the limit.",
         )
     return counts
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
-from metalmark.errors import NotInstalledError, UsageError
+from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Sweep, word
@@ -277,7 +277,7 @@ class Chart:
         write_file(path, self.svgs[0].encode(), option="save(FILE)")
 
     def __repr__(self) -> str:
-        return f"{len(self.svgs)} charts: save() writes one as SVG, a notebook shows them"
+        return f"{counted(len(self.svgs), 'chart')}: save() writes one as SVG, a notebook shows them"
 
     def _repr_html_(self) -> str:
         return "".join(f"<div>{svg}</div>" for svg in self.svgs)

@@ -26,7 +26,7 @@ from metalmark.backends.keras_common import (
 )
 from metalmark.backends.outputs import require_number, scores, total
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches
-from metalmark.errors import UnsupportedError
+from metalmark.errors import UnsupportedError, counted
 from metalmark.feeds.source import thread_loader
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
@@ -250,7 +250,7 @@ def _reports() -> tuple[DeviceReport, ...]:
 def _name(device: Any, threads: int | None) -> str:
     if device.platform != "cpu":
         return str(device.device_kind)
-    return f"CPU, {threads} threads" if threads else "CPU"
+    return f"CPU, {counted(threads, 'thread')}" if threads else "CPU"
 
 
 BACKEND = JaxBackend()

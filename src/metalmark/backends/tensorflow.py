@@ -23,6 +23,7 @@ from metalmark.backends.keras_common import (
 )
 from metalmark.backends.outputs import require_number, scores, total
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches
+from metalmark.errors import counted
 from metalmark.feeds.on_tensorflow import tensorflow_loader
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
@@ -227,7 +228,7 @@ def _short(device: str) -> str:
 def _name(device: str) -> str:
     if device.startswith("CPU"):
         threads = tf.config.threading.get_intra_op_parallelism_threads()
-        return f"CPU, {threads} threads" if threads else "CPU"
+        return f"CPU, {counted(threads, 'thread')}" if threads else "CPU"
     if _gpu_type() == "mps":
         return "Apple GPU (Metal)"
     gpus = tf.config.get_visible_devices("GPU")

@@ -6,6 +6,7 @@ from functools import cache
 import torch
 
 from metalmark.backends.base import HOST_MEMORY, NOT_A_MAC, DeviceReport, absent_device, device_index, unknown_memory
+from metalmark.errors import counted
 from metalmark.machine import apple
 from metalmark.model.plan import Device, DeviceKind
 from metalmark.model.run import Absent, DeviceMemory
@@ -46,7 +47,7 @@ class Cpu(TorchDevice):
         return DeviceReport(word="cpu", name=self.name(0), present=True)
 
     def name(self, index: int) -> str:  # noqa: ARG002
-        return f"CPU, {torch.get_num_threads()} threads"
+        return f"CPU, {counted(torch.get_num_threads(), 'thread')}"
 
     def synchronize(self, device: torch.device) -> None:
         """PyTorch's CPU operations are finished when they return: there is no queue to wait for."""

@@ -59,6 +59,7 @@ def _write_site(runs: tuple[str, ...], out: str, *, opens: bool) -> int:
     """Return 1 when a file of the folder is not in the site: whoever publishes by a script has to hear of that."""
     from metalmark.app.report import open_page
     from metalmark.report.html.site import find_bundles, write_site
+    from metalmark.report.text.units import count
     from metalmark.scrub import printable
 
     if len(runs) != 1:
@@ -68,7 +69,8 @@ def _write_site(runs: tuple[str, ...], out: str, *, opens: bool) -> int:
         _say(printable(f"left out: {name}: {reason}"))
     index = Path(out) / "index.html"
     click.echo(str(index))
-    _say(f"{len(written.pages)} pages of {written.records} runs written; kinds of machines: {written.machines}.")
+    pages, runs_shown = count(len(written.pages), "page"), count(written.records, "run")
+    _say(f"{pages} of {runs_shown} written, of {count(written.machines, 'kind')} of machines.")
     if opens and (why := open_page(index)):
         _say(why)
     return 1 if written.refused else 0

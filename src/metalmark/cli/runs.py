@@ -135,11 +135,13 @@ def export(runs: tuple[str, ...], output: str | None, bundle: str | None, with_n
 def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None:
     """Import FILES that `runs export` or `bench --json` wrote; runs that are there already are skipped."""
     from metalmark.app.runs import import_runs
+    from metalmark.report.text.units import count
 
     imported = import_runs(files, with_names=with_names, store=store)
-    click.echo(f"{counted(imported.added)} imported, {imported.held} were there already.", err=True)
+    held = f"{imported.held} {'was' if imported.held == 1 else 'were'} there already"
+    click.echo(f"{counted(imported.added)} imported, {held}.", err=True)
     if with_names:
-        click.echo(f"{imported.names} names taken over.", err=True)
+        click.echo(f"{count(imported.names, 'name')} taken over.", err=True)
     elif imported.names_left:
         click.echo("Names were left aside; --with-names takes them over.", err=True)
 

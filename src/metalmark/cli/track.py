@@ -26,18 +26,24 @@ def list_(as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(runs), indent=2).decode())
     elif runs:
         from metalmark.report.text.run_list import fitted_columns
+        from metalmark.report.text.width import WIDE, wrapped
         from metalmark.scrub import printable
 
+        width = table_columns()
+        narrow = width < WIDE
         rows = [
             (run.run, run.what, f"{run.tracker} ({run.place})", str(run.events), str(run.sent), str(run.tries),
-             f"{run.state}: {run.why}" if run.why else run.state)
+             f"{run.state}: {run.why}" if run.why and not narrow else run.state)
             for run in runs
         ]  # fmt: skip
         headers = ("run", "what", "to", "events", "sent", "tries", "state")
         shown = [tuple(printable(value) for value in row) for row in rows]
         drop, numeric = ("tries", "sent", "events", "what"), {"events", "sent", "tries"}
-        text, missing = fitted_columns(headers, shown, numeric, drop=drop, width=table_columns())
+        text, missing = fitted_columns(headers, shown, numeric, drop=drop, width=width)
         click.echo(text)
+        for run in runs if narrow else ():
+            if run.why:
+                click.echo(wrapped(printable(f"{run.run}: {run.why}"), width))
         if missing:
             click.echo(missing, err=True)
     else:
@@ -64,13 +70,15 @@ def delete(runs: tuple[str, ...], yes: bool) -> None:
     import sys
 
     from metalmark.errors import UsageError
+    from metalmark.report.text.units import count
     from metalmark.track.waiting import matching_queues
 
     queues = matching_queues(runs)
+    what = count(len(queues), "queue")
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"This would forget {len(queues)} queues.", hint="Add --yes to do it without being asked.")
-        click.confirm(f"Forget {len(queues)} queues?", abort=True, err=True)
+            raise UsageError(f"This would forget {what}.", hint="Add --yes to do it without being asked.")
+        click.confirm(f"Forget {what}?", abort=True, err=True)
     for queue in queues:
         queue.remove()
-    click.echo(f"{len(queues)} queues deleted.", err=True)
+    click.echo(f"{what} deleted.", err=True)

@@ -16,7 +16,7 @@ from rich.text import Text
 from metalmark.display.status import Overview
 from metalmark.report.text.tables import sweep_table
 from metalmark.report.text.terminal import fitted, render
-from metalmark.report.text.units import reading, spark
+from metalmark.report.text.units import count, reading, spark
 from metalmark.results.cells import cells_of
 from metalmark.runner.events import Ended, Event, Paused, Sampled, Started, TrainingProgress
 from metalmark.scrub import printable
@@ -128,7 +128,7 @@ class NotebookView:
 
     def __exit__(self, *_: object) -> None:
         overview = self._overview
-        done = f"{overview.done} of {overview.total} {'runs' if overview.sweep else 'epochs'} done."
+        done = f"{overview.done} of {count(overview.total, 'run' if overview.sweep else 'epoch')} done."
         self._output.update(_mime_bundle("\n".join([*overview.ended, done])), raw=True)
 
     def __call__(self, event: Event) -> None:

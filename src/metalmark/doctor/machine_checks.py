@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from metalmark.doctor.check import Finding, check, error, note, warning
 from metalmark.doctor.scene import Scene
+from metalmark.errors import counted
 from metalmark.machine.tools import to_count
 
 THREADS = (
@@ -50,14 +51,14 @@ def oversubscribed(scene: Scene) -> Iterator[Finding]:
             continue
         yield warning(
             f"{name} asks for more threads than there are cores",
-            evidence=f"{name}={scene.environment[name]}, {cores} cores usable",
+            evidence=f"{name}={scene.environment[name]}, {counted(cores, 'core')} usable",
             why="The threads compete for the cores, and those that are done keep a core busy while they wait.",
             fix=(f"export {name}={cores}",),
         )
     if scene.environment.get("OMP_NUM_THREADS") == "1" and cores > 1:
         yield note(
             "OMP_NUM_THREADS=1: the CPU works on one core",
-            evidence=f"OMP_NUM_THREADS=1, {cores} cores usable",
+            evidence=f"OMP_NUM_THREADS=1, {counted(cores, 'core')} usable",
             why="One thread is right where many processes run side by side, but makes a single training run on the CPU "
             "slow: a comparison with a GPU would not be fair.",
             fix=(f"export OMP_NUM_THREADS={cores}",),
@@ -111,7 +112,7 @@ def busy_machine(scene: Scene) -> Finding | None:
         return None
     return warning(
         "Other programs are using the processor",
-        evidence=f"{busy:.1f} of {logical} cores were busy before anything of ours ran",
+        evidence=f"{busy:.1f} of {counted(logical, 'core')} were busy before anything of ours ran",
         why="Timings taken now are of a shared machine: slower, and different each time.",
         fix=("top   # or Activity Monitor: see which program it is, and end it or wait",),
     )

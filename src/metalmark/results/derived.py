@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
 
+from metalmark.errors import counted
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import DeviceKind
@@ -305,7 +306,7 @@ def _utilisation(sessions: Iterable[tuple[Window, Machine]]) -> tuple[Utilisatio
         readings = [] if window.off else window.values(name)
         if readings and (cores or not on_cpu):
             every += [value / cores for value in readings] if on_cpu else readings
-            of = f"{cores} cores" if on_cpu else str(window.part)
+            of = counted(cores, "core") if on_cpu else str(window.part)
             found = Utilisation(percent=sum(every) / len(every), of=of, source=window.series[name].source)
         elif not every:
             unknown = UNNUMBERED if window.part is None and not window.off else _why_not(window, name)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from metalmark.errors import counted
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
@@ -276,7 +277,7 @@ def _around(run: AnyRun) -> Keys:
     if machine is None or software is None:
         return {}
     gpus = "".join(f", {gpu.name}" for gpu in machine.gpus)
-    cores = f", {machine.usable_cores} cores" if machine.usable_cores else ""
+    cores = f", {counted(machine.usable_cores, 'core')}" if machine.usable_cores else ""
     return {
         "machine": f"{machine.chip}{cores}, {machine.memory_bytes / 2**30:.0f} GiB{gpus}",
         "os": machine.os,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from metalmark.errors import counted
 from metalmark.model.measurement import Completed
 from metalmark.model.run import POWER_CAPPED, UNPROVED, Failed, Flag, Machine, Telemetry
 from metalmark.model.watch import WatchedRun
@@ -84,7 +85,7 @@ def flags_around(window: Window, machine: Machine) -> Iterator[Flag]:
     if whole and own and cores:
         others = (median(whole) * cores - median(own)) / 100
         if others >= max(BUSY_CORES, BUSY_SHARE * cores):
-            evidence = f"other processes used {others:.1f} of {cores} cores while it was measured"
+            evidence = f"other processes used {others:.1f} of {counted(cores, 'core')} while it was measured"
             yield Flag(name="busy_machine", evidence=evidence)
     # After a sleep, clocks and heat start anew, and no time in the run shows it.
     if window.slept_s >= LEAST_SLEEP_S:

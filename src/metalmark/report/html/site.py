@@ -17,7 +17,7 @@ from metalmark.model.codec import encode
 from metalmark.model.measurement import BenchRun
 from metalmark.report.html.page import Value, columns_of, environment, page, render, table
 from metalmark.report.text.run_page import Fact, machine_facts
-from metalmark.report.text.units import figures, grouped, known, seconds, size
+from metalmark.report.text.units import count, figures, grouped, known, seconds, size
 from metalmark.results.leaderboard import Board, BoardEntry, Question, board_of, slug
 from metalmark.store.bundle import MAKE_ONE, read_file
 from metalmark.store.personal import look
@@ -149,9 +149,14 @@ def _index(board: Board, records: int, refused: int) -> str:
         caption="Machines",
     )
     if refused:
-        body += render("notes.html", notes=[f"{refused} files of the folder were refused and are not shown."])
-    subtitle = f"{records:,} runs, kinds of machines: {len(board.machines)}"
+        body += render("notes.html", notes=[_refused_note(refused)])
+    subtitle = f"{count(records, 'run')}, {count(len(board.machines), 'kind')} of machines"
     return page("Leaderboards", body, nav=[("Leaderboards", "")], subtitle=subtitle)
+
+
+def _refused_note(refused: int) -> str:
+    were, are = ("was", "is") if refused == 1 else ("were", "are")
+    return f"{count(refused, 'file')} of the folder {were} refused and {are} not shown."
 
 
 def _workload(workload: str, questions: Sequence[Question]) -> str:

@@ -84,7 +84,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 def _machine(scene: Scene) -> Iterator[str]:
     if machine := scene.machine:
-        cores = f"{machine.usable_cores or machine.logical_cores} cores, " if machine.logical_cores else ""
+        cores = f"{count(machine.usable_cores or machine.logical_cores, 'core')}, " if machine.logical_cores else ""
         yield f"{machine.chip}, {cores}{machine.memory_bytes / 2**30:.0f} GiB, {machine.os}"
     else:
         yield f"{'macOS' if scene.mac else scene.platform} {scene.macos or ''}".strip()

@@ -34,7 +34,8 @@ def run_page(runs: Sequence[AnyRun], ceilings: Ceilings = NO_CEILINGS) -> str:
     lines = []
     for one in machines:
         gpus = "".join(f", {gpu.name}" for gpu in one.gpus)
-        lines.append(f"machine: {one.chip}, {one.usable_cores} cores usable, {size(one.memory_bytes)}{gpus}, {one.os}")
+        cores = "cores not known" if one.usable_cores is None else f"{count(one.usable_cores, 'core')} usable"
+        lines.append(f"machine: {one.chip}, {cores}, {size(one.memory_bytes)}{gpus}, {one.os}")
     software = [header.software for header in headers if header.software is not None]
     versions = sorted({f"{name} {value}" for one in software for name, value in one.versions.items()})
     pythons = sorted({f"Python {one.python}" for one in software})
@@ -76,7 +77,7 @@ def plan_facts(plan: Plan) -> list[Fact]:
     settings = [plan.settings.dtype.value, *(f"{spaced(name)} {value}" for name, value in changed.items())]
     feed = plan.feed.value
     if plan.loader is not None:
-        feed += f", {plan.loader.workers} workers, {plan.loader.prefetch} batches ahead"
+        feed += f", {count(plan.loader.workers, 'worker')}, {count(plan.loader.prefetch, 'batch', 'batches')} ahead"
     return [
         Fact("workload", f"{plan.workload}, {plan.mode.value}"),
         Fact("parameters", params or "none"),
@@ -97,7 +98,7 @@ def machine_facts(machine: Machine) -> list[Fact]:
     ]
     for gpu in machine.gpus:
         parts = [gpu.name, *([size(gpu.memory_bytes)] if gpu.memory_bytes else [])]
-        parts += [f"{gpu.cores} cores"] if gpu.cores else []
+        parts += [count(gpu.cores, "core")] if gpu.cores else []
         parts += [f"driver {gpu.driver}"] if gpu.driver else []
         facts += [Fact("GPU", ", ".join(parts)), *_peak(gpu.peak)]
     kinds = [("virtual machine", machine.virtual_machine), ("container", machine.container)]
@@ -175,17 +176,22 @@ def _completed_facts(run: Completed) -> list[Fact]:
         rate = figures(run.samples_per_step / median(steps))
         facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s"))
     warm = "until steady" if measured.steady else "never steady"
-    done = f"{sum(block.steps for block in measured.blocks):,} steps in {count(len(steps), 'block')}"
+    done = f"{count(sum(block.steps for block in measured.blocks), 'step')} in {count(len(steps), 'block')}"
     done += f", range {share(spread(steps))}" if steps else ""
     return [
         *facts,
         Fact("first step", seconds(measured.first_step_s)),
         Fact("measured", f"{done}; warm-up {count(len(measured.warmup), 'block')}, {warm}"),
-        Fact("proof", f"{run.proof.statement}; {run.proof.moved} arrays changed"),
+        Fact("proof", f"{run.proof.statement}; {_arrays(run.proof.moved)}"),
         Fact("network", f"{run.parameters:,} parameters, {run.trainable_parameters:,} trained"),
-        Fact("batches", f"{run.samples_per_step:,} samples per step, {run.data}"),
+        Fact("batches", f"{count(run.samples_per_step, 'sample')} per step, {run.data}"),
         Fact("device memory", _memory(run.memory)),
     ]
+
+
+def _arrays(moved: str) -> str:
+    """How many arrays changed: "4 of 4 arrays changed"."""
+    return f"{moved} {'array' if moved == '1 of 1' else 'arrays'} changed"
 
 
 def _memory(memory: DeviceMemory) -> str:

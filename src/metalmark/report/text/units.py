@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from metalmark.errors import counted
 from metalmark.model.run import Absent
 from metalmark.model.training import ACCURACY, Target
 
@@ -15,6 +16,8 @@ BARS = "▁▂▃▄▅▆▇█"
 FLAT_SHARE = 0.01
 SHARES = {ACCURACY, "top5", "mean_iou", "exact_match"}
 """Figures of an epoch that are shares of samples, pixels or classes."""
+
+count = counted
 
 
 def prefix_of(value: float) -> tuple[float, str]:
@@ -95,11 +98,6 @@ def target_shown(target: Target) -> str:
 def reading(value: float, unit: str) -> str:
     """A sensor's value with its unit."""
     return size(value) if unit == "bytes" else f"{figures(value)} {unit}".rstrip()
-
-
-def count(number: int, noun: str, plural: str = "") -> str:
-    """`count(2, "cell")` is "2 cells"."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def spark(values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None) -> str:
