@@ -90,6 +90,18 @@ def test_what_a_workload_does_with_samples_it_does_with_a_users() -> None:
         assert fed.batch({"batch_size": 4}, np.random.default_rng(0)).inputs.min() >= 1000
 
 
+def test_what_fails_on_samples_is_named_with_what_it_was_given() -> None:
+    def sample(_: Any, inputs: np.ndarray, labels: np.ndarray) -> Batch:
+        return Batch(inputs=inputs.reshape(2, 99), targets=labels)
+
+    fed, _ = with_data(workload(lambda _: (X, Y), sample=sample), plan())
+    said = (
+        r"`sample` of net failed in line \d+ of test_own_data.py \(ValueError: .*inputs, an array of float32 \(4, 3\)"
+    )
+    with pytest.raises(UsageError, match=said):
+        fed.batch({"batch_size": 4}, np.random.default_rng(0))
+
+
 def test_the_data_is_named_in_the_record() -> None:
     fed, said = with_data(workload(lambda _: (X, Y)), plan())
     assert said.startswith("your arrays, 20 samples, ")

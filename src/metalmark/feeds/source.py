@@ -3,6 +3,7 @@
 `thread_loader` is the loader of frameworks that have none of their own (JAX, MLX).
 """
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from metalmark.data.arrays import shown
 from metalmark.data.catalog import ACCEPTED, OWN, PIXELS, REAL, SYNTHETIC, FileReading, load, load_path
 from metalmark.data.dataset import Dataset, Positions, Split, Stream
 from metalmark.data.own import read_own
@@ -194,12 +196,22 @@ def passes_of(stream: Stream, epoch: int) -> Iterator[Batch]:
 def finished(workload: Workload, params: Params, batch: Batch, rng: np.random.Generator | None = None) -> Batch:
     """Make a workload's batch of samples as they are in the data: augmented where `rng` is given, then as its `sample`
     makes them."""
-    inputs = batch.inputs
-    if rng is not None and workload.augment is not None:
-        inputs = workload.augment(params, inputs, rng)
-    if workload.sample is None:
-        return Batch(inputs=inputs, targets=batch.targets)
-    return workload.sample(params, inputs, batch.targets)
+    inputs, called = batch.inputs, "augment"
+    try:
+        if rng is not None and workload.augment is not None:
+            inputs = workload.augment(params, inputs, rng)
+        if workload.sample is None:
+            return Batch(inputs=inputs, targets=batch.targets)
+        called = "sample"
+        return workload.sample(params, inputs, batch.targets)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"`{called}` of {workload.name} failed in line {frame.lineno} of {Path(frame.filename).name} "
+            f"({type(error).__name__}: {error}); it was given inputs, {shown(batch.inputs)}, and targets, "
+            f"{shown(batch.targets)}.",
+            hint=f"Is this the data that {workload.name} is for? Arrays come as they are in the data.",
+        ) from error
 
 
 def batch_size_of(workload: Workload, plan: Plan) -> int:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from metalmark.data.catalog import PIXELS
+from metalmark.data.catalog import PIXELS, YOURS
 from metalmark.data.synthetic import shape_of
 from metalmark.errors import FormatError, UsageError
 from metalmark.model.codec import decode_versioned
@@ -69,7 +69,7 @@ def describe(model: AttachedModel) -> tuple[Description, list[np.ndarray]]:
 def _sample(workload: Workload, plan: Plan) -> Batch:
     """Return noise in the shape of the data set's images, prepared as in the training."""
     params, rng = {**plan.params, "batch_size": 1}, np.random.default_rng(0)
-    if workload.sample is None or not workload.datasets:
+    if workload.sample is None or not workload.datasets or workload.datasets[0] in YOURS:
         return workload.batch(params, rng)
     shape = shape_of(workload.datasets[0], int(plan.params.get("pixels", PIXELS))).image
     return workload.sample(params, rng.integers(0, 256, (1, *shape), np.uint8), np.zeros(1, np.int32))
