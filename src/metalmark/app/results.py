@@ -318,6 +318,12 @@ def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, An
     if row.trained is not None and not isinstance(row.trained.accuracy, Absent):
         gap = row.trained.accuracy
         entry |= {"accuracy_gap": gap.value, "accuracy_gap_low": gap.low, "accuracy_gap_high": gap.high}
+    if row.trained is not None and row.trained.monitored is not None:
+        gap = row.trained.monitored
+        entry |= {"monitored_gap": gap.value, "monitored_gap_low": gap.low, "monitored_gap_high": gap.high}
+        for side, figures in (("a", row.a), ("b", row.b)):
+            if figures.trained is not None and figures.trained.metric is not None:
+                entry |= {"monitored": figures.trained.metric.name, f"{side}_monitored": list(figures.trained.values)}
     return entry
 
 

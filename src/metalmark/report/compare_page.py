@@ -11,7 +11,18 @@ import msgspec
 from metalmark.errors import UsageError
 from metalmark.model.run import Absent, RunKind
 from metalmark.report.text.tables import Table
-from metalmark.report.text.units import count, figures, grouped, joules, known, percent, seconds, share, size
+from metalmark.report.text.units import (
+    count,
+    figures,
+    grouped,
+    joules,
+    known,
+    metric_value,
+    percent,
+    seconds,
+    share,
+    size,
+)
 from metalmark.results.comparison import CellComparison, Comparison, Ratio, TrainedFigures, compare_runs
 from metalmark.results.pairing import MAY_LACK, Side, shown
 from metalmark.stats.difference import Difference, Gap, Verdict
@@ -130,7 +141,11 @@ def _training_answer(found: Comparison, row: CellComparison) -> str:
     trained = row.trained
     assert trained is not None
     lead = f"{row.name}: " if len(found.rows) > 1 else ""
-    parts = [_accuracy_sentence(trained.accuracy, row, found.a, found.b)]
+    parts = []
+    if not isinstance(trained.accuracy, Absent) or trained.monitored is None:
+        parts.append(_accuracy_sentence(trained.accuracy, row, found.a, found.b))
+    if trained.monitored is not None:
+        parts.append(_monitored_sentence(trained.monitored, row, found.a, found.b))
     if isinstance(row.speed, Difference) and row.speed.low is not None:
         parts.append(_speed_sentence(row.speed, found.a, found.b, "samples per second; "))
     if found.target_accuracy is not None:
@@ -151,6 +166,23 @@ def _accuracy_sentence(accuracy: Gap | Absent, row: CellComparison, a: str, b: s
         return f"{b} is as accurate as {a}: {values}{_points_interval(accuracy)}."
     word = "more" if accuracy.verdict is Verdict.BETTER else "less"
     return f"{b} is {word} accurate than {a}: {values}, {_signed(accuracy.value)} points{_points_interval(accuracy)}."
+
+
+def _monitored_sentence(gap: Gap, row: CellComparison, a: str, b: str) -> str:
+    """How the figure compares that the best epochs were chosen by."""
+    ours, theirs = row.a.trained, row.b.trained
+    assert ours is not None
+    assert theirs is not None
+    assert ours.metric is not None
+    name, lower = ours.metric.name, ours.metric.falls
+    values = f"{metric_value(name, _mean(theirs.values))} against {metric_value(name, _mean(ours.values))}"
+    better = "lower" if lower else "higher"
+    if gap.verdict is Verdict.CANT_TELL:
+        return f"Can't tell whether {b} has a {better} {name} than {a} ({values}): {gap.reason}."
+    if gap.verdict is Verdict.SAME:
+        return f"{b} has the same {name} as {a}: {values}."
+    word = better if gap.verdict is Verdict.BETTER else "higher" if lower else "lower"
+    return f"{b} has a {word} {name} than {a}: {values}."
 
 
 def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
@@ -183,9 +215,12 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
     a, b, trained = row.a, row.b, row.trained
     if trained is not None and a.trained is not None and b.trained is not None:
         ours, theirs = a.trained, b.trained
-        yield _figure_row("best accuracy", ours.accuracies, theirs.accuracies, percent, trained.accuracy, row)
-        finals = ours.final_accuracies, theirs.final_accuracies
-        yield _figure_row("final accuracy", *finals, percent, trained.final_accuracy, row)
+        if ours.accuracies or theirs.accuracies or trained.monitored is None:
+            yield _figure_row("best accuracy", ours.accuracies, theirs.accuracies, percent, trained.accuracy, row)
+            finals = ours.final_accuracies, theirs.final_accuracies
+            yield _figure_row("final accuracy", *finals, percent, trained.final_accuracy, row)
+        if trained.monitored is not None and ours.metric is not None:
+            yield _metric_row(ours.metric.name, ours.values, theirs.values, trained.monitored, row)
         yield _figure_row("samples/s", a.samples_per_s, b.samples_per_s, figures, row.speed, row)
         if found.target_accuracy is not None:
             name = f"time to {percent(found.target_accuracy)}"
@@ -216,6 +251,15 @@ def _figure_row(
         *_judged(found),
         verdict_words(verdict, unlike=row.no_speed_up),
     )
+
+
+def _metric_row(name: str, a: Sequence[float], b: Sequence[float], found: Gap, row: CellComparison) -> tuple[str, ...]:
+    """A figure in its own unit, whose gap is no share."""
+    low_high = "?" if found.low is None or found.high is None else f"{found.low:+.3g} to {found.high:+.3g}"
+    return (
+        f"best {name}", *(metric_value(name, _mean(one)) for one in (a, b)), f"{found.value:+.3g}", low_high,
+        "?" if found.band is None else f"±{found.band:.3g}", verdict_words(found.verdict, unlike=row.no_speed_up),
+    )  # fmt: skip
 
 
 def _side(value: SideValue, show: Callable[[float], str]) -> str:
@@ -310,8 +354,11 @@ def _sample_notes(found: Comparison) -> Iterable[str]:
         over = ", ".join(f"{a} and {b}" for a, b in seeds)
         by_seed = any(row.trained is not None and row.trained.paired for row in found.rows)
         each = "; each seed has samples of its own, so it is compared with the same seed" if by_seed else ""
+        names = dict.fromkeys(a.metric.name for a, _ in pairs if a is not None and a.metric is not None)
+        accurate = any(a is not None and a.accuracies for a, _ in pairs)
+        what = "Accuracy" if accurate or not names else " and ".join(names)
         yield (
-            f"Accuracy is of the validation samples; its 95% interval is over seeds ({over}{each}), that of times and "
+            f"{what} is of the validation samples; its 95% interval is over seeds ({over}{each}), that of times and "
             f"samples/s over {sample} ({said})."
         )
         if found.target_accuracy is not None:
@@ -333,7 +380,7 @@ def _sample_notes(found: Comparison) -> Iterable[str]:
 
 def _reasons(found: Comparison) -> Iterable[str]:
     for row in found.rows:
-        judged = row.trained.accuracy if row.trained is not None else row.speed
+        judged = row.trained.judged if row.trained is not None else row.speed
         told = not isinstance(judged, Absent) and judged.verdict is not Verdict.CANT_TELL
         if told or row.a.published or row.b.published:
             continue

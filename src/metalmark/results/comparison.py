@@ -12,14 +12,14 @@ from msgspec import Struct
 from metalmark.errors import MetalmarkError, UsageError, did_you_mean
 from metalmark.model.codec import AnyRun
 from metalmark.model.run import Absent, RunKind
-from metalmark.model.training import Ending
+from metalmark.model.training import ACCURACY, Ending, Metric
 from metalmark.results.derived import target_reached
 from metalmark.results.measured import Keys, Measured, published_side, samples_by_seed
 from metalmark.results.pairing import MAY_LACK, Pair, Side, Unpaired, around_changes, pair, shown
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
 from metalmark.store.selection import load, select
 from metalmark.store.sqlite import Store
-from metalmark.training.derived import best
+from metalmark.training.derived import best, figure, monitor_of
 
 PUBLISHED = "published"
 SPLIT = "metalmark compare last --by framework"
@@ -31,6 +31,8 @@ ENOUGH_TRAININGS, MOST_TRAININGS = 3, 30
 """How many are suggested where one is too few, and the most that are suggested at all."""
 NAMED = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
 """Keys that a cell's own name says; any other one that tells two pairs apart is added to it."""
+METRIC_BAND = 0.01
+"""The smallest noise band of a figure that is no share, as a share of its value."""
 WAIT_BAND = 0.01
 """The smallest noise band of a share of time: one percentage point."""
 KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
@@ -46,6 +48,10 @@ class TrainedFigures(Struct, frozen=True, kw_only=True):
     """Validation accuracy of the best epoch, the mean of each seed's trainings."""
     final_accuracies: tuple[float, ...]
     """Validation accuracy of the last epoch, likewise."""
+    metric: Metric | None = None
+    """What their best epochs were chosen by, where that is one and the same, and not the accuracy."""
+    values: tuple[float, ...] = ()
+    """That figure of the best epoch, the mean of each seed's trainings."""
     target_s: tuple[float, ...]
     """Seconds to the end of the epoch that reached the target accuracy, of each training that did."""
     missed: int
@@ -91,6 +97,13 @@ class TrainedDifference(Struct, frozen=True, kw_only=True):
     """Whether accuracies were compared seed by seed: each seed had samples of its own, the same on both sides."""
     to_target: Difference | Absent
     """Time to the target accuracy."""
+    monitored: Gap | None = None
+    """Of what the best epochs were chosen by, in its own unit; None where that is the accuracy, or not the same."""
+
+    @property
+    def judged(self) -> Gap | Absent:
+        """What says which side is better: the accuracy, where there is none what the best epochs were chosen by."""
+        return self.monitored if isinstance(self.accuracy, Absent) and self.monitored is not None else self.accuracy
 
 
 class CellComparison(Struct, frozen=True, kw_only=True):
@@ -271,7 +284,7 @@ def _compared(
 
 def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: TrainedDifference | None) -> str:
     """What to type for more runs of each side that has too few."""
-    judged = trained.accuracy if trained is not None else speed
+    judged = trained.judged if trained is not None else speed
     if isinstance(judged, Absent) or judged.more_repeats is None or b.kind is RunKind.WATCH:
         return ""
     wanted = min(judged.repeats) + judged.more_repeats
@@ -343,15 +356,44 @@ def _trained_figures(cell: Measured, target: float | None) -> TrainedFigures:
             tops.setdefault(run.plan.seed, []).append(top.accuracy)
             last = run.epochs[-1].accuracy
             finals.setdefault(run.plan.seed, []).append(top.accuracy if isinstance(last, Absent) else last)
+    metric, values = _monitored(cell)
     reached = [] if target is None else [target_reached(run, target) for run in cell.trainings]
     times = [one.seconds for one in reached if one is not None]
     return TrainedFigures(
-        seeds=tuple(sorted(tops)),
+        seeds=tuple(sorted(tops or values)),
+        metric=metric,
+        values=tuple(sum(values[seed]) / len(values[seed]) for seed in sorted(values)),
         accuracies=tuple(sum(tops[seed]) / len(tops[seed]) for seed in sorted(tops)),
         final_accuracies=tuple(sum(finals[seed]) / len(finals[seed]) for seed in sorted(finals)),
         target_s=tuple(times),
         missed=len(reached) - len(times),
     )
+
+
+def _monitored(cell: Measured) -> tuple[Metric | None, dict[int, list[float]]]:
+    """Return what the best epochs of all trainings were chosen by, and its values by seed; None of the accuracy."""
+    trained = [run for run in cell.trainings if run.epochs]
+    metrics = {monitor_of(run.epochs, run.goal.monitor) for run in trained}
+    metric = metrics.pop() if len(metrics) == 1 else None
+    if metric is None or metric.name == ACCURACY:
+        return None, {}
+    values: dict[int, list[float]] = {}
+    for run in trained:
+        top = best(run.epochs, metric)
+        value = figure(top, metric.name) if top is not None else Absent("")
+        if not isinstance(value, Absent):
+            values.setdefault(run.plan.seed, []).append(value)
+    return metric, values
+
+
+def _monitored_gap(a: TrainedFigures, b: TrainedFigures, *, paired: bool) -> Gap | None:
+    if a.metric is None or a.metric != b.metric or not a.values or not b.values:
+        return None
+    least = METRIC_BAND * sum(map(abs, a.values)) / len(a.values)
+    return gap(
+        a.values, b.values, band=least, less_is_better=a.metric.falls, paired=paired, sample="seed",
+        words=lambda size: f"{size:.3g}",
+    )  # fmt: skip
 
 
 def _trained_difference(
@@ -366,12 +408,17 @@ def _trained_difference(
     if any(run.ending is Ending.TARGET for cell in one for run in cell.trainings):
         why = Absent(reason="they stopped when they reached their target, so how far they would have come is not known")
         return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
-    if not a.accuracies or not b.accuracies:
-        why = Absent(reason="they have no accuracy; `metalmark runs show` has what they do have side by side")
-        return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
     # Where each seed has samples of its own, how these differ is in both sides alike.
     paired = a.seeds == b.seeds and len({*map(frozenset, samples_by_seed(one.a.trainings).values())}) > 1
+    monitored = _monitored_gap(a, b, paired=paired)
+    if not a.accuracies or not b.accuracies:
+        why = Absent(reason="they have no accuracy")
+        to_target = _to_target(one, a, b, band, target)
+        return TrainedDifference(
+            accuracy=why, final_accuracy=why, paired=paired, to_target=to_target, monitored=monitored
+        )
     return TrainedDifference(
+        monitored=monitored,
         accuracy=gap(a.accuracies, b.accuracies, paired=paired, sample="seed"),
         final_accuracy=gap(a.final_accuracies, b.final_accuracies, paired=paired, sample="seed"),
         paired=paired,

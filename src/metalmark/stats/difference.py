@@ -125,10 +125,10 @@ def geometric_mean(
 
 def gap(
     a: Sequence[float], b: Sequence[float], *, band: float = SHARE_BAND, less_is_better: bool = False,
-    paired: bool = False, sample: str = "run",
+    paired: bool = False, sample: str = "run", words: Callable[[float], str] = lambda size: f"{size * 100:.2f} points",
 ) -> Gap:  # fmt: skip
     """Compare two sides, each a list of shares, one per run. `paired`: the first of A belongs to the first of B, and so
-    on, because something that scatters from run to run was the same for both."""
+    on, because something that scatters from run to run was the same for both. `words` says how large a gap is."""
     counts = len(a), len(b)
     value = _mean(b) - _mean(a)
     if min(counts) < 2:
@@ -137,7 +137,7 @@ def gap(
     changes = [theirs - ours for ours, theirs in zip(a, b, strict=True)] if paired else []
     estimate = Estimate(value, ((_variance(changes) / len(changes), len(changes)),)) if paired else _estimate(b, a)
     above, below = (Verdict.WORSE, Verdict.BETTER) if less_is_better else (Verdict.BETTER, Verdict.WORSE)
-    verdict, more, reason = _judge(estimate, band, above, below, lambda size: f"{size * 100:.2f} points")
+    verdict, more, reason = _judge(estimate, band, above, below, words)
     half = estimate.half
     return Gap(
         value=value, low=value - half, high=value + half, band=max(half, band), verdict=verdict, repeats=counts,
