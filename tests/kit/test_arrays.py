@@ -10,9 +10,18 @@ MAKE = {
     "torch": """import torch; make, half = torch.tensor, lambda x: torch.tensor(x, dtype=torch.bfloat16)
 best = lambda: str(torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu")""",
     "tensorflow": """import tensorflow as tf; make, half = tf.constant, lambda x: tf.constant(x, tf.bfloat16)
-best = lambda: "gpu" if tf.test.gpu_device_name() else "cpu" """,
+best = lambda: "gpu" if tf.test.gpu_device_name() else "cpu"
+traced = lambda: tf.function(lambda x: mm.to_numpy(x))(tf.ones(2))""",
     "jax": """import jax, jax.numpy as jnp; make, half = jnp.asarray, lambda x: jnp.asarray(x, jnp.bfloat16)
-best = jax.default_backend""",
+# Others import it by the way: to wait for it must not take a GPU's memory.
+started = jax._src.xla_bridge.backends_are_initialized
+mm.synchronize()
+assert not started()
+jnp.ones(2)
+mm.synchronize()
+assert started()
+best = jax.default_backend
+traced = lambda: jax.jit(lambda x: mm.to_numpy(x))(jnp.ones(2))""",
     "mlx": """import mlx.core as mx; make, half = mx.array, lambda x: mx.array(x, mx.bfloat16)
 best = lambda: mx.default_device().type.name""",
 }
@@ -22,8 +31,9 @@ BATCH = """
 import sys
 import metalmark as mm
 assert not {"torch", "tensorflow", "jax", "mlx", "numpy"} & set(sys.modules)
-import collections, dataclasses, numpy
+import collections, dataclasses, numpy, traceback
 from typing import NamedTuple
+traced = None
 MAKE
 
 class Point(NamedTuple):
@@ -73,6 +83,16 @@ assert run.result.curve("number").steps == (1, 2, 3, 4)
 assert "NAME" in run.result.software.versions
 timing = mm.measure(lambda: make([1.0]) + 1, steps=20, min_blocks=10)
 assert sum(block.steps for block in timing.blocks) == 20 and timing.interval and timing.median_s > 0, timing
+if traced is not None:  # an array that is traced has no value yet
+    try:
+        traced()
+    except BaseException as error:
+        said = "".join(traceback.format_exception(error))
+        assert "has no value yet" in said, said
+        # TensorFlow raises our exception anew, without its note.
+        assert "NAME" == "tensorflow" or "Return it" in said, said
+    else:
+        raise AssertionError("a traced array has a value")
 print("done")
 """
 
@@ -164,35 +184,3 @@ def test_no_framework_is_imported_to_choose_one(script: Script) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("UsageError Import one first"), done.stderr
     assert second == "[]"
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("tensorflow", "import tensorflow as tf\ntf.function(lambda x: mm.to_numpy(x))(tf.ones(2))"),
-        ("jax", "import jax\njax.jit(lambda x: mm.to_numpy(x))(jax.numpy.ones(2))"),
-    ],
-)
-def test_a_traced_array_has_no_value(script: Script, name: str, code: str) -> None:
-    done = script(f"import metalmark as mm\n{code}", needs=name)
-    assert done.returncode == 1
-    assert "has no value yet" in done.stderr
-    if name == "jax":  # TensorFlow raises our exception anew, without its note
-        assert "Return it" in done.stderr
-
-
-def test_waiting_starts_no_framework(script: Script) -> None:
-    """Others import TensorFlow and JAX by the way; to wait for them must not take a GPU's memory."""
-    done = script(
-        """
-        import jax
-        import metalmark as mm
-        mm.synchronize()
-        print(jax._src.xla_bridge.backends_are_initialized())
-        jax.numpy.ones(2)
-        mm.synchronize()
-        print(jax._src.xla_bridge.backends_are_initialized())
-        """,
-        needs="jax",
-    )
-    assert done.stdout == "False\nTrue\n", done.stderr
