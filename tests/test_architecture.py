@@ -207,7 +207,7 @@ def test_the_parent_imports_no_framework(arguments: list[str], tmp_path: Path) -
 def test_the_public_surface_is_what_it_says() -> None:
     import metalmark
 
-    nouns = ["Batch", "Param", "Recipe", "Stopwatch", "Workload", "__version__"]
+    nouns = ["Batch", "Data", "Param", "Recipe", "Stopwatch", "Task", "Workload", "__version__"]
     use_cases = ["bench", "compare", "doctor", "report", "runs", "train"]
     kit = ["device", "loader", "measure", "run", "synchronize", "to_device", "to_numpy"]
     kit += ["keras_callback", "lightning_callback", "transformers_callback"]

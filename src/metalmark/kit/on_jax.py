@@ -68,7 +68,8 @@ class _JaxScalar(Later):
         return bool(self._value.is_ready())
 
     def value(self) -> float:
-        return float(self._value.reshape(()))
+        # NumPy's reshape: JAX's would be a computation of its own, for each of a run's numbers.
+        return float(np.asarray(self._value).reshape(()))
 
 
 def _refuse_traced(value: Any) -> None:
