@@ -4,7 +4,8 @@ Numbers of 64 bits after the point become float32, which every framework compute
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ PAIRS = (("x", "y"), ("inputs", "targets"), ("input", "target"), ("images", "lab
          ("data", "target"))  # fmt: skip
 VALIDATION = ("val", "valid", "validation", "test")
 TWO_PARTS = "For two parts give mm.Data(train=..., validation=...)."
+CONTAINERS = (Mapping, tuple, list, type(None))
 A_PAIR = "Give (inputs, targets): several inputs as ((a, b), targets), or by name as ({'a': a, 'b': b}, targets)."
 
 
@@ -106,10 +108,14 @@ class MappedSplit:
 
 def collated(samples: list[tuple[int, Any]], name: str) -> Batch:
     """Stack numbered samples into one batch of NumPy arrays."""
-    taken = []
-    for number, sample in samples:
-        inputs, targets = pair_of(sample, f"{name}: sample {number:,} is {shown(sample)}")
-        taken.append(flatten({"inputs": inputs, "targets": targets}))
+    pairs = [pair_of(sample, f"{name}: sample {number}") for number, sample in samples]
+    kinds = {type(part) for pair in pairs for part in pair}
+    if not any(issubclass(kind, CONTAINERS) or is_dataclass(kind) for kind in kinds):
+        # Two arrays each, as most samples are: taking nests apart would take as long as the rest.
+        columns = zip(*pairs, strict=True)
+        inputs, targets = map(partial(_stacked, samples, name), ("inputs", "targets"), columns)
+        return Batch(inputs=inputs, targets=targets)
+    taken = [flatten({"inputs": inputs, "targets": targets}) for inputs, targets in pairs]
     layout = taken[0][1]
     for (number, _), (_, its) in zip(samples, taken, strict=True):
         if its.names != layout.names:
@@ -118,28 +124,41 @@ def collated(samples: list[tuple[int, Any]], name: str) -> Batch:
                 f"{_places(layout.names)}.",
                 hint="Every sample must hold the same parts.",
             )
-    columns = []
-    for place, where in enumerate(layout.names):
-        column = [as_array(leaves[place], f"{name}: {_place(where)}") for leaves, _ in taken]
-        for (number, _), array in zip(samples, column, strict=True):
-            if array.shape != column[0].shape:
-                raise UsageError(
-                    f"{name}: {_place(where)} of sample {number:,} has the shape {array.shape}, and that of sample "
-                    f"{samples[0][0]:,} has {column[0].shape}: they can't be stacked into a batch.",
-                    hint="Crop or pad them to one shape in the Dataset, or give a DataLoader with a collate_fn.",
-                )
-        columns.append(np.stack(column))
-    return Batch(**layout.rebuild(columns))
+    whole = [
+        _stacked(samples, name, _place(where), [leaves[place] for leaves, _ in taken])
+        for place, where in enumerate(layout.names)
+    ]
+    return Batch(**layout.rebuild(whole))
+
+
+def _stacked(samples: list[tuple[int, Any]], name: str, where: str, values: Sequence[Any]) -> np.ndarray:
+    """Stack what is in the same place of each sample."""
+    called = f"{name}: {where}"
+    column = [_array(value, called) for value in values]
+    shape = column[0].shape
+    for (number, _), array in zip(samples, column, strict=True):
+        if array.shape != shape:
+            as_array(array, called)  # words have no shape at all, and another message
+            raise UsageError(
+                f"{called} of sample {number:,} has the shape {array.shape}, and that of sample "
+                f"{samples[0][0]:,} has {shape}: they can't be stacked into a batch.",
+                hint="Crop or pad them to one shape in the Dataset, or give a DataLoader with a collate_fn.",
+            )
+    return as_array(np.stack(column), called)
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    try:
+        if hasattr(value, "detach"):  # a PyTorch tensor, perhaps on a device
+            return np.asarray(value.detach().cpu().numpy())
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{name} can't be turned into an array: {error}.", hint="Give arrays of numbers.") from error
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
     """Return numbers of any framework as a NumPy array."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{name} can't be turned into an array: {error}.", hint="Give arrays of numbers.") from error
+    array = _array(value, name)
     if array.dtype == object:
         raise UsageError(
             f"{name} is an array of Python objects ({type(value).__name__}), not of numbers.",
@@ -168,8 +187,8 @@ def shown(what: Any) -> str:
     return f"{article} {kind}"
 
 
-def pair_of(what: Any, came: str) -> tuple[Any, Any]:
-    """Return inputs and targets of a sample or a batch."""
+def pair_of(what: Any, called: str) -> tuple[Any, Any]:
+    """Return inputs and targets of a sample or a batch; `called` is what messages call it."""
     if isinstance(what, Batch):
         return what.inputs, what.targets
     if isinstance(what, (tuple, list)) and not hasattr(what, "_fields"):
@@ -177,14 +196,14 @@ def pair_of(what: Any, came: str) -> tuple[Any, Any]:
             return what[0], None
         if len(what) == 2:
             return what[0], what[1]
-        raise UsageError(f"{came}, not a pair of inputs and targets.", hint=A_PAIR)
+        raise UsageError(f"{called} is {shown(what)}, not a pair of inputs and targets.", hint=A_PAIR)
     if isinstance(what, Mapping):
         for x, y in PAIRS:
             if set(what) == {x, y}:
                 return what[x], what[y]
         return dict(what), None
     if what is None or isinstance(what, (str, bytes)):
-        raise UsageError(f"{came}, not a pair of inputs and targets.", hint=A_PAIR)
+        raise UsageError(f"{called} is {shown(what)}, not a pair of inputs and targets.", hint=A_PAIR)
     return what, None
 
 

@@ -99,7 +99,7 @@ def _collection(given: Any, name: str) -> Part:
         return Stream(name=name, open=lambda _: enumerate(given), read=_reader(name), length=len(given))
     if isinstance(given, tuple) and any(not is_array(leaf) for leaf in flatten(given)[0]):
         raise UsageError(f"{name} is {shown(given)}, not arrays.", hint=f"Give (x, y). {TWO_PARTS}")
-    inputs, targets = pair_of(given, f"{name} is {shown(given)}")
+    inputs, targets = pair_of(given, name)
     return ArraySplit.of(inputs, targets, name=name)
 
 
@@ -134,7 +134,7 @@ def is_a(thing: Any, package: str, name: str) -> bool:
 
 def _reader(name: str) -> Callable[[int, Any], Batch]:
     def read(number: int, what: Any) -> Batch:
-        inputs, targets = pair_of(what, f"{name}: batch {number:,} is {shown(what)}")
+        inputs, targets = pair_of(what, f"{name}: batch {number:,}")
         arrays, layout = arrays_in(inputs, targets, f"{name}: batch {number:,}", ("inputs", "targets"))
         if not arrays:
             raise UsageError(f"{name}: batch {number:,} is {shown(what)}, without any array.", hint=A_PAIR)
