@@ -46,9 +46,9 @@ class Matrix(keras.metrics.Metric):
     def result(self):
         return keras.ops.ones((2, 2))
 
-def made(metrics=("accuracy",), **options):
+def made(metrics=("accuracy",), kind=keras.Sequential, **options):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)], name="net")
+    model = kind([keras.Input((4,)), keras.layers.Dense(2)], name="net")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=list(metrics), **options)
     return model
@@ -101,6 +101,14 @@ assert left.result is None and function() == "ours"
 model.fit(Slow(), verbose=0)  # without the callback, through what it left behind
 assert left.run.result is None
 if keras.backend.backend() == "tensorflow":
+    import tensorflow
+
+    class Older(keras.Sequential):
+        def make_train_function(self, force=False):  # as Keras did: given a plain iterator, it would keep one batch
+            self.train_function = tensorflow.function(lambda iterator: self.train_step(next(iterator)))
+
+    older = made(kind=Older).fit(**data, callbacks=[mm.keras_callback("older")]).history
+    assert older == alone, (older, alone)
     sys.argv = ["keras_callback.py", "--epochs", "1", "--produce-ms", "1"]
     runpy.run_path({str(ROOT / "examples" / "keras_callback.py")!r}, run_name="__main__")
 else:
@@ -163,6 +171,9 @@ def test_keras(script: Script, store_file: Path, backend: str) -> None:
     if backend == "tensorflow":
         examples = [run for run in runs if run.name.startswith("keras, ")]
         assert [(run.ended, steps(run)) for run in examples] == [(WatchEnding.COMPLETED, 20)] * 2
+        older = named(runs, "older")
+        assert (steps(older), older.input_wait_share()) == (8, None)
+        assert older.input_wait_share("validation") is not None
     stopped = named(runs, "stopped")
     assert (stopped.ended, stopped.error) == (WatchEnding.INTERRUPTED, "KeyboardInterrupt: ")
 
