@@ -119,7 +119,7 @@ def test_ctrl_c_keeps_what_ended_and_resume_goes_on(cli: Cli, store_file: Path) 
     assert len(first) == 1
     resumed = cli("bench", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "of 3 runs, 1 is stored already" in resumed.stderr
+    assert "1 of 3 runs is stored already" in resumed.stderr
     with Store(store_file, readonly=True) as store:
         records = store.load(store.rows())
     assert sum(isinstance(record.outcome, Completed) for record in records) == 3
@@ -142,7 +142,7 @@ def test_kill_minus_nine_keeps_what_ended(cli: Cli, store_file: Path) -> None:
     running.wait()
     running.stderr.close()
     resumed = cli("bench", "--resume")
-    assert "of 3 runs, 1 is stored already" in resumed.stderr
+    assert "1 of 3 runs is stored already" in resumed.stderr
     assert resumed.returncode == 0
 
 

@@ -215,7 +215,7 @@ def _run(
         if runs:
             settled = sum(not was_interrupted(run) for run in runs)
             every = counted(len(sweep.plans) * sweep.repeats, "run")
-            say(f"Sweep {sweep.id}: of {every}, {settled} {'is' if settled == 1 else 'are'} stored already.")
+            say(f"Sweep {sweep.id}: {settled} of {every} {'is' if settled == 1 else 'are'} stored already.")
         before = tuple(runs)
         with (
             make_display(sweep, previous=before, quiet=not progress, watch=watch) as display,
