@@ -210,7 +210,7 @@ def run_bare(name: str, data: Path, epochs: int) -> None:
     for number in range(1, epochs + 1):
         passes = samples.Samples(workload, recipe, plan, made.train, number)
         begin = time.monotonic()
-        with samples.in_order(passes, 0) as batches:
+        with samples.open_pass(workload, recipe, plan, made.train, number) as batches:
             kept = epoch(batches)
         times.append((begin, time.monotonic()))
         sizes = [

@@ -175,3 +175,25 @@ def test_a_workload_that_is_gone_costs_the_signature_alone() -> None:
     assert isinstance(found, Description)
     assert (found.inputs, arrays) == ((), [])
     assert "not known" in found.note
+
+
+def test_a_model_of_any_form_is_described(tmp_path: Path) -> None:
+    file = tmp_path / "pair.py"
+    file.write_text(
+        "import numpy as np\n"
+        "from metalmark import Batch, Recipe, Workload\n"
+        "def batch(params, rng):\n"
+        "    size = params['batch_size']\n"
+        "    inputs = {'left': np.zeros((size, 3), 'float32'), 'right': np.zeros((size, 2), 'int32')}\n"
+        "    return Batch(inputs=inputs, targets=np.zeros((size, 1), 'float32'))\n"
+        "pair = Workload(name='pair', title='two inputs', params=(), build={'torch': lambda _: Recipe(model=None)},\n"
+        "                batch=batch)\n"
+    )
+    plan = Plan(
+        workload="pair.py:pair", params={}, mode=Mode.TRAINING, framework="torch", device=Device(kind=DeviceKind.CPU)
+    )
+    found, arrays = describe(AttachedModel(name="b", plan=plan, epoch=1, classes=0, source=str(file)))
+    assert found.note == ""
+    assert [(each.dtype, each.shape) for each in found.inputs] == [("float32", (3,)), ("int32", (2,))]
+    assert [array.shape for array in arrays] == [(1, 3), (1, 2)]
+    assert found.output is None, "a regression has no classes"

@@ -166,6 +166,15 @@ def test_a_task_that_does_not_fit_is_refused_with_what_it_wants() -> None:
     assert "masks of 0 and 1" in caught.value.hint
 
 
+def test_a_task_may_be_written_as_its_word() -> None:
+    tally = Tally("language")
+    tally.add(1.0, np.zeros((2, 3, 5), FLOAT), None)
+    assert "perplexity" in tally.figures().metrics
+    with pytest.raises(UnsupportedError, match="task='regresion' is no task") as caught:
+        Tally("regresion")
+    assert "regression" in caught.value.hint
+
+
 def test_the_users_own_metrics_are_means_over_samples() -> None:
     tally = Tally(None, {"size": lambda outputs, _: float(len(outputs["a"])), "once": _once})
     for size in (3, 1):

@@ -192,13 +192,13 @@ def save_model(checkpoint: Path, model: AttachedModel, folder: Path) -> Path:
     data, local = folder / "checkpoint", folder / "model"
     description, arrays = describe(model)
     lay_out(data, checkpoint, description)
-    signature = example = None
+    signature, example, output = None, None, description.output
     if description.inputs:
         names = [None] if len(description.inputs) == 1 else [spec.name for spec in description.inputs]
         signature = ModelSignature(
             inputs=Schema([TensorSpec(np.dtype(spec.dtype), (-1, *spec.shape), name)
                            for spec, name in zip(description.inputs, names, strict=True)]),
-            outputs=Schema([TensorSpec(np.dtype(description.output.dtype), (-1, *description.output.shape))]),
+            outputs=output and Schema([TensorSpec(np.dtype(output.dtype), (-1, *output.shape))]),
         )  # fmt: skip
         example = arrays[0] if len(arrays) == 1 else dict(zip(names, arrays, strict=True))
     mlflow.pyfunc.save_model(

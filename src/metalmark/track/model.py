@@ -19,7 +19,9 @@ from msgspec import Struct
 from metalmark.data.catalog import PIXELS, YOURS
 from metalmark.data.synthetic import shape_of
 from metalmark.errors import FormatError, UsageError
+from metalmark.feeds.leaves import as_numpy, leaves_of
 from metalmark.model.codec import decode_versioned
+from metalmark.model.nest import flatten, map_leaves
 from metalmark.model.plan import Device, DeviceKind, Plan, Settings
 from metalmark.model.workload import Batch, Workload
 from metalmark.scrub import scrub
@@ -45,7 +47,8 @@ class Description(Struct, frozen=True, kw_only=True):
     epoch: int
     inputs: tuple[Tensor, ...] = ()
     """As the workload makes them: images as NHWC, scaled. The loader turns them into each framework's own layout."""
-    output: Tensor
+    output: Tensor | None
+    """None: only the network itself knows what it returns."""
     note: str = ""
     """Why there are no inputs."""
 
@@ -53,9 +56,10 @@ class Description(Struct, frozen=True, kw_only=True):
 def describe(model: AttachedModel) -> tuple[Description, list[np.ndarray]]:
     """Return the inputs and one sample of them, made up: no framework is needed, and nobody's data is shown."""
     plan = model.plan
-    output = Tensor(name="outputs", dtype="float32", shape=(model.classes,))
+    output = Tensor(name="outputs", dtype="float32", shape=(model.classes,)) if model.classes else None
     try:
-        arrays = list(_sample(load(plan.workload, source=model.source), plan).inputs)
+        inputs_made = _sample(load(plan.workload, source=model.source), plan).inputs
+        arrays = [as_numpy(leaf, "an input") for leaf in flatten(inputs_made)[0]]
     except Exception as error:  # noqa: BLE001  a user's own file may do anything; the checkpoint is kept all the same
         note = scrub(f"its inputs are not known: {type(error).__name__}: {error}")[:300]
         return Description(plan=plan, epoch=model.epoch, output=output, note=note), []
@@ -98,7 +102,7 @@ class Loaded:
             plan, device=Device(kind=DeviceKind.CPU), settings=Settings(dtype=plan.settings.dtype), params=params
         )
         training = import_module(f"metalmark.training.{plan.framework}").TRAINING
-        workload = load(plan.workload, source=source)
+        self._workload = workload = load(plan.workload, source=source)
         # A session keeps some batches on the device for `bench`; here one sample per batch will do.
         small = replace(workload, batch=lambda params, rng: workload.batch({**params, "batch_size": 1}, rng))
         object.__setattr__(small, "origin", workload.origin)
@@ -107,12 +111,13 @@ class Loaded:
         self._trainer = self._stack.enter_context(training.open(self._plan, small))
         self._trainer.load_state(load_checkpoint(folder / BEST)[1])
 
-    def predict(self, data: Any, params: dict[str, Any] | None = None) -> np.ndarray:  # noqa: ARG002  MLflow passes it
+    def predict(self, data: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  MLflow passes it
         arrays = [np.asarray(value) for value in data.values()] if isinstance(data, dict) else [np.asarray(data)]
-        targets = np.zeros(len(arrays[0]), np.int32)
-        batch = self._trainer.recipe.prepare(Batch(inputs=tuple(arrays), targets=targets))
-        outputs: np.ndarray = self._trainer.evaluate((*batch.inputs, batch.targets))[1]
-        return outputs
+        # The loss is computed too and thrown away, so that targets of the right form will do.
+        made = self._workload.batch({**self._plan.params, "batch_size": len(arrays[0])}, np.random.default_rng(0))
+        inputs, targets = flatten(made.inputs)[1].rebuild(arrays), map_leaves(np.zeros_like, made.targets)
+        batch = self._trainer.recipe.prepare(Batch(inputs=inputs, targets=targets))
+        return self._trainer.evaluate(leaves_of(batch)[0])[1]
 
 
 def _read(path: Path) -> Description:

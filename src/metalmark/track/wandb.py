@@ -81,9 +81,11 @@ class WandbService:
         from metalmark.track.model import describe, lay_out
 
         description, arrays = describe(model)
-        *inputs, output = (
-            f"{each.name}: {each.dtype} {('batch', *each.shape)}" for each in (*description.inputs, description.output)
-        )
+        shown = [
+            None if each is None else f"{each.name}: {each.dtype} {('batch', *each.shape)}"
+            for each in (*description.inputs, description.output)
+        ]
+        *inputs, output = shown
         metadata = {"epoch": model.epoch, "inputs": inputs, "output": output}
         with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
             data = Path(folder, "model")

@@ -176,8 +176,8 @@ class ErrorCounts:
 class Tally:
     """Validation figures of one epoch. Without a `task` it is told from the shapes and the values of all batches."""
 
-    def __init__(self, task: Task | None = None, metrics: Mapping[str, OwnMetric] | None = None) -> None:
-        self._asked, self._own = task, dict(metrics or {})
+    def __init__(self, task: Task | str | None = None, metrics: Mapping[str, OwnMetric] | None = None) -> None:
+        self._asked, self._own = known_task(task), dict(metrics or {})
         refuse_taken_names(self._own)
         self.samples = 0
         self._loss = 0.0
@@ -337,6 +337,14 @@ class Tally:
         if self._classes is None:
             self._classes = ClassCounts(ranked=ranked)
         self._classes.add(scores, targets, overlap=Task.SEGMENTATION in (self._asked, self._seen))
+
+
+def known_task(task: Task | str | None) -> Task | None:
+    """Return a workload's task, which may be written as its word."""
+    words = [one.value for one in Task]
+    if task is not None and task not in words:
+        raise UnsupportedError(f"task={task!r} is no task.", hint=f"There are: {', '.join(words)}; or leave it out.")
+    return None if task is None else Task(task)
 
 
 def refuse_taken_names(metrics: Mapping[str, OwnMetric]) -> None:
