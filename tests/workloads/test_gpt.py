@@ -14,7 +14,9 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError, WeightsError
-from metalmark.model.plan import Settings
+from metalmark.model.measurement import Completed
+from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Settings
+from metalmark.runner.launch import run_cell
 from metalmark.workloads import gpt
 from metalmark.workloads.catalog import load
 from metalmark.workloads.gpt import SHAPES, Shape
@@ -138,9 +140,17 @@ def test_small_is_the_size_everybody_knows() -> None:
 
 def test_the_target_of_a_token_is_the_next_one() -> None:
     batch = load("gpt").batch({**SMALL, "seq_len": 9}, np.random.default_rng(0))
-    (tokens,) = batch.inputs
-    assert tokens.shape == batch.targets.shape == (2, 9)
-    np.testing.assert_array_equal(tokens[:, 1:], batch.targets[:, :-1])
+    assert batch.inputs.shape == batch.targets.shape == (2, 9)
+    np.testing.assert_array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+
+
+def test_of_a_window_of_text_the_last_token_is_decoded() -> None:
+    window = np.arange(17, dtype=np.int32)[np.newaxis]
+    whole, last = (
+        gpt.make_sample({**SMALL, "phase": phase}, window[:, :-1], window[:, 1:]) for phase in ("full", "decode")
+    )
+    assert whole.inputs.shape == (1, 16)
+    assert (last.inputs.tolist(), last.targets.tolist()) == ([[15]], [[16]])
 
 
 def test_tokens_are_those_that_a_step_computes() -> None:
@@ -188,3 +198,21 @@ def test_a_config_that_does_not_fit_is_named(changes: dict[str, object], message
 def test_arrays_of_another_shape_are_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"wte\.weight has the shape \(50, 24\)"):
         gpt.arrays({**SMALL, "weights": str(write(tmp_path, vocab_size=51))})
+
+
+def test_a_cell_that_decodes_counts_one_token_per_sample() -> None:
+    if FRAMEWORKS["torch"].missing():
+        pytest.skip("torch is not installed")
+    plan = Plan(
+        workload="gpt",
+        params={**SMALL, "phase": "decode", "lora": 0, "weights": "none"},
+        mode=Mode.INFERENCE,
+        framework="torch",
+        device=Device(kind=DeviceKind.CPU),
+        budget=Budget(steps=10),
+    )
+    outcome = run_cell(plan).outcome
+    assert isinstance(outcome, Completed), outcome
+    assert (outcome.samples_per_step, outcome.tokens_per_sample) == (2, 1)
+    assert outcome.parameters == count(SHAPES["nano"])
+    assert "number 16: the keys and values of the 15 before it come from the cache" in " ".join(outcome.notes)

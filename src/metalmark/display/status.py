@@ -219,4 +219,5 @@ def result_line(run: BenchRun) -> str:
     if cell.failure:
         return f"{cell.failure.kind.value}: {cell.failure.message}"
     width = f" ± {share(cell.interval.half_share)}" if cell.interval else ""
-    return f"{seconds(cell.step_s)} per step{width}, {figures(cell.samples_s)} samples/s"
+    rate = f"{figures(cell.samples_s)} samples/s" if cell.tokens_s is None else f"{figures(cell.tokens_s)} tokens/s"
+    return f"{seconds(cell.step_s)} per step{width}, {rate}"

@@ -83,6 +83,8 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     phases: Phases
     memory: DeviceMemory
     samples_per_step: Annotated[int, Meta(ge=1)]
+    tokens_per_sample: Annotated[int, Meta(ge=1)] | None = None
+    """Of a language model: how many tokens of each sample a step computes."""
     parameters: Count
     trainable_parameters: Count
     data: str = "synthetic"

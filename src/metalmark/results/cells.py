@@ -47,6 +47,12 @@ class Cell:
         return self.completed[0].samples_per_step / self.step_s
 
     @property
+    def tokens_s(self) -> float | None:
+        """None where samples are not made of tokens."""
+        tokens = self.completed[0].tokens_per_sample
+        return None if tokens is None else tokens * self.samples_s
+
+    @property
     def first_step_s(self) -> float:
         return median([run.measurement.first_step_s for run in self.completed])
 

@@ -31,6 +31,7 @@ from metalmark.training.derived import (
 )
 
 UNTRAINED = Absent(reason="no epoch was trained")
+NO_TOKENS = Absent(reason="its samples are not counted in tokens")
 UNCOUNTED = Absent(reason="this workload has no count of its work")
 UNUSED = Absent(reason="it used no energy")
 """The case of a Mac's neural engine, most of the time."""
@@ -96,6 +97,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     """Achieved, by an analytic count of the model's work."""
     last_tenth_to_first: float | Absent
     """Step time at the run's end over that at its beginning."""
+    tokens_per_s: float | Absent = NO_TOKENS
 
 
 class TrainingFigures(Struct, frozen=True, kw_only=True):
@@ -179,6 +181,9 @@ def derive(record: BenchRun) -> Derived | None:
         swapped_out_bytes=_swapped(window, "system_swap_out"),
         flops_per_s=flops * run.samples_per_step / median(times) if flops else UNCOUNTED,
         last_tenth_to_first=found.ratio_last_tenth_to_first if found else few,
+        tokens_per_s=run.tokens_per_sample * run.samples_per_step / median(times)
+        if run.tokens_per_sample
+        else NO_TOKENS,
     )
 
 

@@ -116,6 +116,7 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
             proof=proof, phases=phases, memory=memory, samples_per_step=samples_per_step(plan),
             parameters=session.parameters, trainable_parameters=session.trainable_parameters, data=data,
             flops_per_sample=flops, notes=notes,
+            tokens_per_sample=workload.tokens(plan.params) if workload.tokens is not None else None,
         )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ FIGURES = (
     "outcome", "processes", "blocks", "step_s", "low_s", "high_s", "interval_over", "samples_per_s", "first_step_s",
     "peak_bytes", "process_bytes", "data_from", "workers", "prefetch", "waiting_share", "proof", "flags", "message",
 )  # fmt: skip
+TOKENS = "tokens_per_s"
 DERIVED: dict[str, Callable[[Derived], object]] = {
     "utilisation_percent": lambda d: d.utilisation.percent if isinstance(d.utilisation, Utilisation) else None,
     "average_w": lambda d: d.energy.average_w if isinstance(d.energy, Cost) else None,
@@ -44,6 +45,7 @@ DERIVED: dict[str, Callable[[Derived], object]] = {
     "swapped_in_bytes": lambda d: d.swapped_in_bytes,
     "swapped_out_bytes": lambda d: d.swapped_out_bytes,
     "flops_per_s": lambda d: d.flops_per_s,
+    TOKENS: lambda d: d.tokens_per_s,
     "last_tenth_to_first": lambda d: d.last_tenth_to_first,
 }
 """The median over the processes of a cell. Why a figure is missing is in --json and `runs show`."""
@@ -132,6 +134,8 @@ def markdown(table: Table) -> str:
 def comma_separated(cells: Sequence[Cell]) -> str:
     params = list(dict.fromkeys(name for cell in cells for name in cell.plan.params))
     settings = cells[0].plan.settings.__struct_fields__ if cells else ()
+    in_tokens = any(run.tokens_per_sample is not None for cell in cells for run in cell.completed)
+    derived = [name for name in DERIVED if in_tokens or name != TOKENS]
     rows = []
     for cell in cells:
         plan, failure = cell.plan, cell.failure
@@ -147,15 +151,15 @@ def comma_separated(cells: Sequence[Cell]) -> str:
             row += [interval.low, interval.high, interval.over] if interval else ["", "", ""]
             row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
             row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
-        rows.append([*row, *([None] * len(DERIVED) if failure else _derived(cell))])
-    return _csv([*LEAD, *params, *settings, *FIGURES, *DERIVED], rows)
+        rows.append([*row, *([None] * len(derived) if failure else _derived(cell, derived))])
+    return _csv([*LEAD, *params, *settings, *FIGURES, *derived], rows)
 
 
-def _derived(cell: Cell) -> list[object]:
+def _derived(cell: Cell, names: Iterable[str]) -> list[object]:
     figures = [derived for derived in map(derive, cell.records) if derived is not None]
     row: list[object] = []
-    for ask in DERIVED.values():
-        known = [value for value in map(ask, figures) if isinstance(value, int | float | str)]
+    for name in names:
+        known = [value for value in map(DERIVED[name], figures) if isinstance(value, int | float | str)]
         numbers = [value for value in known if not isinstance(value, str)]
         row.append(median(numbers) if numbers else " ".join(dict.fromkeys(map(str, known))) or None)
     return row

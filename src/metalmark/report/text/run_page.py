@@ -174,7 +174,9 @@ def _completed_facts(run: Completed) -> list[Fact]:
         interval = median_interval(steps)
         width = f" ±{share(interval.half_share)}" if interval else ", too few blocks for an interval"
         rate = figures(run.samples_per_step / median(steps))
-        facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s"))
+        tokens = run.tokens_per_sample
+        spoken = f", {figures(tokens * run.samples_per_step / median(steps))} tokens/s" if tokens else ""
+        facts.append(Fact("step", f"{seconds(median(steps))}{width}; {rate} samples/s{spoken}"))
     warm = "until steady" if measured.steady else "never steady"
     done = f"{count(sum(block.steps for block in measured.blocks), 'step')} in {count(len(steps), 'block')}"
     done += f", range {share(spread(steps))}" if steps else ""
@@ -184,9 +186,13 @@ def _completed_facts(run: Completed) -> list[Fact]:
         Fact("measured", f"{done}; warm-up {count(len(measured.warmup), 'block')}, {warm}"),
         Fact("proof", f"{run.proof.statement}; {_arrays(run.proof.moved)}"),
         Fact("network", f"{run.parameters:,} parameters, {run.trainable_parameters:,} trained"),
-        Fact("batches", f"{count(run.samples_per_step, 'sample')} per step, {run.data}"),
+        Fact("batches", f"{count(run.samples_per_step, 'sample')} per step, {run.data}{_tokens(run)}"),
         Fact("device memory", _memory(run.memory)),
     ]
+
+
+def _tokens(run: Completed) -> str:
+    return f", {count(run.tokens_per_sample, 'token')} per sample" if run.tokens_per_sample is not None else ""
 
 
 def _arrays(moved: str) -> str:

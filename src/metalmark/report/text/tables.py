@@ -1,10 +1,11 @@
 """Tables as data, for a terminal, a page and Markdown: of a sweep, of ceilings, and of published figures."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metalmark.model.plan import Feed, Mode, Plan, Scalar, word
-from metalmark.model.run import Failed, FailureKind
+from metalmark.model.run import UNPROVED, Failed, FailureKind
 from metalmark.report.text.units import figures, grouped, seconds, share, size
 from metalmark.results.cells import Cell, varying
 from metalmark.results.published import METRICS, OTHER_METRICS, STEPS, PublishedFigure, published
@@ -26,10 +27,9 @@ class Table:
     """Column → the other one in which its value stands, in place of a hyphen, where the column is left out."""
 
 
-FIGURES = ("step", "±95%", "samples/s", "input wait", "first step", "memory", "proof", "flags")
+FIGURES = ("step", "±95%", "samples/s", "tokens/s", "input wait", "first step", "memory", "proof", "flags")
 DROP = ("first step", "proof", "framework", "device", "memory", "input wait", "flags", "samples/s")
 """What a narrow window does without, those first that are missed least."""
-WITHOUT_WAIT = tuple(name for name in FIGURES if name != "input wait")
 HEADERS = {"feed": "data from"}
 TEXTS = {"proof", "flags"}
 MORE_THAN_STEPS = "It counts more than training steps, so no measured figure stands beside it."
@@ -48,7 +48,8 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
     params, settings = varying(every)
     names = [name for name in ("workload", "mode") if len({plan_value(plan, name) for plan in every}) > 1]
     names += [*params, *settings]
-    figures_shown = FIGURES if any(plan.feed is Feed.PIPELINE for plan in every) else WITHOUT_WAIT
+    left_out = _left_out(every, cells)
+    figures_shown = [name for name in FIGURES if name not in left_out]
     headers = (*(HEADERS.get(name, spaced(name)) for name in names), "framework", "device", *figures_shown)
     cells_by_plan = {repr(cell.plan): cell for cell in cells}
     # Cells of two sweeps may have the same plan: without a list of plans, each cell is a row of its own.
@@ -91,10 +92,25 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
     for reason, group in grouped((_why(cell.failure), cell) for cell in cells if cell.failure).items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         lines.append(f"{plan_name(group[0].plan, plans)}{more}: {reason}")
-    flagged = grouped((name, cell) for cell in cells for name in cell.flags)
-    lines += [f"{name}: {cell.flags[name]} ({plan_name(cell.plan, plans)})." for name, (cell, *_) in flagged.items()]
+    flagged = grouped((_kind(name, cell.flags[name]), cell) for cell in cells for name in cell.flags)
+    lines += [
+        f"{name}: {cell.flags[name]} ({plan_name(cell.plan, plans)})." for (name, _), (cell, *_) in flagged.items()
+    ]
     said = [(note, cell.plan.framework) for cell in cells for run in cell.completed for note in run.notes]
     return (*lines, *(f"{', '.join(sorted(set(who)))}: {note}" for note, who in grouped(said).items()))
+
+
+def _kind(name: str, evidence: str) -> tuple[str, str]:
+    """A flag is shown once, by its first cell; work is unproved for several reasons, and each of them is shown."""
+    return name, re.sub(r"[\d.]+", "", evidence) if name == UNPROVED else ""
+
+
+def _left_out(plans: Sequence[Plan], cells: Sequence[Cell]) -> set[str]:
+    """Return the columns that would say nothing. Language models are counted in tokens, all others in samples."""
+    in_tokens = {cell.tokens_s is not None for cell in cells if not cell.failure}
+    left_out = {"samples/s"} if in_tokens == {True} else set()
+    left_out |= {"tokens/s"} if True not in in_tokens else set()
+    return left_out if any(plan.feed is Feed.PIPELINE for plan in plans) else {*left_out, "input wait"}
 
 
 def _figures(cell: Cell | None) -> dict[str, str]:
@@ -103,12 +119,13 @@ def _figures(cell: Cell | None) -> dict[str, str]:
         return values
     failure = cell.failure
     if failure:
-        return {**values, "step": "-", "samples/s": "-", "proof": failure.kind.value}
+        return {**values, "step": "-", "samples/s": "-", "tokens/s": "-", "proof": failure.kind.value}
     interval, memory, waiting = cell.interval, cell.memory_bytes, cell.waiting_share
     return {
         "step": seconds(cell.step_s),
         "±95%": share(interval.half_share) if interval else "?",
         "samples/s": figures(cell.samples_s),
+        "tokens/s": figures(cell.tokens_s) if cell.tokens_s is not None else "",
         "input wait": share(waiting) if waiting is not None else "",
         "first step": seconds(cell.first_step_s),
         "memory": size(memory) if memory is not None else "",

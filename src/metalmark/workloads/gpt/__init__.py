@@ -5,6 +5,7 @@ hub's names, without the prefix "transformer." that some files have, and its ori
 inputs first. Each framework puts them where its own modules want them.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,7 +57,7 @@ class Shape:
     @property
     def initial_residual(self) -> float:
         """What each layer adds to the sum of all of them begins smaller, the more layers there are."""
-        return INITIAL / (2 * self.layers) ** 0.5
+        return INITIAL / math.sqrt(2 * self.layers)
 
 
 SHAPES = {
@@ -149,14 +150,13 @@ def make_batch(params: Params, rng: np.random.Generator) -> Batch:
     """Make random tokens; the target of each is the one after it."""
     vocabulary, length = shape_of(params).vocabulary, tokens_per_sample(params)
     tokens = rng.integers(0, vocabulary, (params["batch_size"], length + 1), np.int32)
-    return Batch(inputs=(np.ascontiguousarray(tokens[:, :-1]),), targets=np.ascontiguousarray(tokens[:, 1:]))
+    return Batch(inputs=np.ascontiguousarray(tokens[:, :-1]), targets=np.ascontiguousarray(tokens[:, 1:]))
 
 
-def sample(params: Params, tokens: np.ndarray, after: np.ndarray) -> Batch:
-    """Make a batch of windows of a text, whose bytes are the tokens."""
-    length = tokens_per_sample(params)
-    inputs, targets = (np.ascontiguousarray(array[:, :length]) for array in (tokens, after))
-    return Batch(inputs=(inputs,), targets=targets)
+def make_sample(params: Params, tokens: np.ndarray, targets: np.ndarray) -> Batch:
+    """Make a batch of windows of a text; what is decoded is the last token of each."""
+    last = tokens_per_sample(params)
+    return Batch(inputs=np.ascontiguousarray(tokens[:, -last:]), targets=np.ascontiguousarray(targets[:, -last:]))
 
 
 def optimizer_of(params: Params, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -314,8 +314,9 @@ WORKLOAD = Workload(
     build=builders(__name__),
     batch=make_batch,
     datasets=("text",),
-    sample=sample,
+    sample=make_sample,
     task=Task.LANGUAGE,
+    tokens=tokens_per_sample,
     flops=forward_flops,
     training_factor=training_factor,
     notes=notes,

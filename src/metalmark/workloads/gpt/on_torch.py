@@ -160,7 +160,8 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, lr: float, **options: Any) -> torch.optim.Optimizer:
-    matrices, vectors = [], []
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
     for parameter in parameters:
         (matrices if parameter.ndim > 1 else vectors).append(parameter)
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": WEIGHT_DECAY}]
