@@ -258,6 +258,8 @@ def test_transformers(script: Script, store_file: Path) -> None:
         "train_loss": (4,),
     }
     assert (first.params["batch_size"], first.params["gradient_accumulation_steps"]) == (2, 4)
+    assert "max_steps" not in first.params
+    assert str(first.params["optim"]).startswith("adamw")
     assert "transformers" in first.software.versions
     loss = resumed.curve("loss")
     assert loss is not None

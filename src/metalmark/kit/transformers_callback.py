@@ -34,7 +34,9 @@ class TransformersWatch(FitWatch, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any = None, **_: Any) -> None:  # noqa: ARG002
         if not state.is_world_process_zero:
             return
-        params = {name: getattr(args, name) for name in SETTINGS if getattr(args, name, None) is not None}
+        given = {name: getattr(args, name, None) for name in SETTINGS}
+        # Some are the Trainer's own words for text; max_steps is -1 where epochs are counted.
+        params = {name: getattr(value, "value", value) for name, value in given.items() if value not in (None, -1)}
         name = type(model).__name__ if model is not None else "train"
         self._evaluating = None
         self._fits.begin(
