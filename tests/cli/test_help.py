@@ -16,6 +16,10 @@ from metalmark.cli import VERBS, group
 TEXTS = tomllib.loads(Path(metalmark.cli.__file__).with_name("help.toml").read_text())
 
 
+def help_of(path: str) -> str:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(group, [*path.split(), "--help"], prog_name="metalmark").output
+
+
 def test_each_command_has_its_examples() -> None:
     paths = []
     for name, (module, _) in VERBS.items():
@@ -24,7 +28,8 @@ def test_each_command_has_its_examples() -> None:
         paths += [name, *(f"{name} {each}" for each in inner)]
     assert set(TEXTS) == {"metalmark", *paths}
     for path in paths:
-        shown = CliRunner().invoke(group, [*path.split(), "--help"], prog_name="metalmark").output
+        shown = help_of(path)
+        assert max(map(len, shown.splitlines())) <= 80, path
         assert f"metalmark {path.split()[0]}" in TEXTS[path], "an example to type"
         for line in TEXTS[path].splitlines():
             assert line.strip() in shown, f"{path}: {line}"
