@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from metalmark.backends.catalog import FRAMEWORKS, visible
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.training.folder import read_record
+from metalmark.training.folder import last_checkpoint, read_record
 from tests import processes
 from tests.conftest import ROOT, Cli
 from tests.data.files import cifar_files, write_files
@@ -231,6 +231,53 @@ def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path:
     assert f"The target of 80.00% was reached in epoch {len(record.epochs)}, after" in run.stdout
 
 
+REGRESSION = """
+import numpy as np
+from metalmark import Batch, Param, Recipe, Workload
+
+def data(params):
+    inputs = np.random.default_rng(0).normal(size=(200, 3)).astype("float32")
+    return inputs, inputs.sum(axis=1, keepdims=True)
+
+def build(params):
+    import torch
+    return Recipe(model=torch.nn.Linear(3, 1), loss=torch.nn.functional.mse_loss,
+                  optimizer=lambda parameters: torch.optim.SGD(parameters, lr=params["rate"]),
+                  metrics={"near": lambda outputs, targets: float((abs(outputs - targets) < 0.5).mean())})
+
+line = Workload(name="line", title="a line", params=(Param("batch_size", 8), Param("rate", 0.05)),
+                build={"torch": build}, batch=lambda params, rng: Batch(inputs=None), data=data)
+"""
+
+
+def test_a_regression_killed_in_an_epoch_goes_on_there(cli: Cli, start: Start, tmp_path: Path) -> None:
+    """Limits, a target and a metric of the user's own; and the checkpoint within an epoch, with the same end."""
+    (tmp_path / "line.py").write_text(REGRESSION)
+    common = (f"{tmp_path / 'line.py'}:line", *one_thread("torch"), "--limit-samples", 120, "--rate", 1e-6)
+    out = tmp_path / "out"
+    running = start(*common, "--epochs", 100_000, "--checkpoint-every", "1steps", "-o", out)
+    assert running.stderr is not None
+    assert "near" in running.stderr.readline()
+    running.kill()
+    running.communicate(timeout=60)
+    wait_for_silence(out)
+    checkpoint = last_checkpoint(out)
+    assert checkpoint is not None
+    epochs = len(checkpoint.epochs) + 1
+    resumed = cli("train", f"--resume={out}", "--epochs", epochs, "--target", "near>=2")
+    assert resumed.returncode == 0, resumed.stderr
+    if checkpoint.partial is not None:
+        assert f"and {len(checkpoint.partial.losses)} steps of the next" in resumed.stderr
+    whole = cli("train", *common, "--epochs", epochs, "-o", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    record = read_record(out)
+    assert losses(record) == losses(read_record(tmp_path / "whole"))
+    assert [epoch.samples for epoch in record.epochs] == [120] * epochs
+    assert record.epochs[-1].metrics.keys() == {"mae", "rmse", "r2", "near"}
+    assert "Task: regression." in resumed.stdout
+    assert "The target of near 2 was not reached." in resumed.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -242,6 +289,9 @@ def test_the_target_ends_it_and_the_time_is_told(cli: Cli, data: Path, tmp_path:
         (["mnist-mlp", "--batch-size", "8,16"], "one value for each parameter"),
         (["mnist-mlp", "--dtype", "float32,bfloat16"], "one value for each setting"),
         (["mnist-mlp", "--target-accuracy", "101"], "share (0.86) or a percentage"),
+        (["mnist-mlp", "--target", "val_loss"], "--target takes NAME=VALUE"),
+        (["--resume=src", "--limit-steps", "3"], "--limit-steps can't change when a training is resumed"),
+        (["mnist-mlp", "-f", "torch", "--monitor", "f1"], "It has: accuracy, top5, train_loss, val_loss"),
         (["mnist-mlp", "--epochs", "0"], "0 is not in the range"),
         (["mnist-mlp", "--data", "nowhere"], "no file or folder nowhere"),
         (["mnist-mlp", "--epoch-count", "3"], "no parameter --epoch-count"),
