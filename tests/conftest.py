@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from metalmark import cli as command_line
 from metalmark.cli import group
 from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan
 from metalmark.workloads.catalog import load
@@ -44,6 +48,23 @@ def cli(store_file: Path) -> Cli:
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         return processes.run(metalmark(*arguments), **{"METALMARK_STORE": str(store_file), **environment})
+
+    return run
+
+
+@pytest.fixture
+def inside(store_file: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Runs as `cli` does, but in this process, which is much sooner: for words that are answered at once."""
+    monkeypatch.setenv("METALMARK_STORE", str(store_file))
+    monkeypatch.chdir(ROOT)
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = ["metalmark", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", words)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = command_line._exit_code()
+        assert isinstance(code, int)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     return run
 

@@ -39,8 +39,8 @@ def test_a_ceiling_is_measured_once_and_a_share_of_it_is_shown(cli: Cli) -> None
         (("--threads", "0"), "0 is not in the range"),
     ],
 )
-def test_bad_input(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
-    run = cli("ceiling", *arguments)
+def test_bad_input(inside: Cli, arguments: tuple[str, ...], message: str) -> None:
+    run = inside("ceiling", *arguments)
     assert run.returncode == 2
     assert message in run.stderr
     assert "Traceback" not in run.stderr

@@ -24,25 +24,25 @@ def stored(store_file: Path, *flags: Flag) -> None:
         store.add(record(completed(), flags=flags))
 
 
-def test_a_clean_cell_passes(cli: Cli, store_file: Path) -> None:
+def test_a_clean_cell_passes(inside: Cli, store_file: Path) -> None:
     stored(store_file)
-    run = cli("bench", "--resume", "--strict")
+    run = inside("bench", "--resume", "--strict")
     assert run.returncode == 0, run.stderr
     assert "--strict" not in run.stderr
 
 
-def test_a_note_is_shown_and_fails_nothing(cli: Cli, store_file: Path) -> None:
+def test_a_note_is_shown_and_fails_nothing(inside: Cli, store_file: Path) -> None:
     stored(store_file, Flag(name="power_capped", evidence="x"))
-    run = cli("bench", "--resume", "--strict")
+    run = inside("bench", "--resume", "--strict")
     assert run.returncode == 0, run.stderr
     assert "power_capped" in run.stdout
     assert "--strict" not in run.stderr
 
 
-def test_a_flagged_cell_fails_and_is_named(cli: Cli, store_file: Path) -> None:
+def test_a_flagged_cell_fails_and_is_named(inside: Cli, store_file: Path) -> None:
     stored(store_file, Flag(name="swapping", evidence="x"), Flag(name="on_battery", evidence="y"))
-    assert cli("bench", "--resume").returncode == 0
-    run = cli("bench", "--resume", "--strict", "-q")
+    assert inside("bench", "--resume").returncode == 0
+    run = inside("bench", "--resume", "--strict", "-q")
     assert run.returncode == 1
     assert "--strict: mnist-mlp training batch 32 torch cpu: swapping, on_battery" in run.stderr
     assert "swapping" in run.stdout, "the number is shown all the same"
@@ -69,8 +69,8 @@ def test_a_pause_between_cells_is_shown_and_noted(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-3", "nan", "inf", "1e9"])
-def test_a_pause_that_is_none(cli: Cli, text: str) -> None:
-    run = cli("bench", "fake", *QUICK, "--cooldown", text)
+def test_a_pause_that_is_none(inside: Cli, text: str) -> None:
+    run = inside("bench", "fake", *QUICK, "--cooldown", text)
     assert run.returncode == 2
     assert "--cooldown is auto or seconds" in run.stderr
     assert "Traceback" not in run.stderr

@@ -22,7 +22,7 @@ from metalmark.store.sqlite import Store
 from tests.conftest import Cli
 from tests.simulated.conftest import Simulated
 
-QUICK = ("--framework", "torch", "--steps", "10", "--seconds", "0.5")
+QUICK = ("--framework", "torch", "--steps", "10", "--seconds", "0.2")
 LIMIT_MIB = 16
 """The perceptron trains in 2, and a ring of two batches of 2,500 images is 15: their first step has no room."""
 
@@ -70,7 +70,7 @@ def test_the_limit_decides_not_the_batch() -> None:
         mode=Mode.INFERENCE,
         framework="torch",
         device=Device(kind=DeviceKind.GPU),
-        budget=Budget(steps=10, seconds=0.5),
+        budget=Budget(steps=10, seconds=0.2),
         proof=Proving.STRICT,
     )
     outcome = run_cell(plan).outcome
