@@ -398,3 +398,8 @@ def test_asking_for_a_name_imports_no_library() -> None:
     before = set(sys.modules)
     assert all(callable(getattr(mm, f"{name}_callback")) for name in ("keras", "lightning", "transformers"))
     assert not {"keras", "lightning", "transformers"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("name", ["keras_callback.py", "transformers_trainer.py"])
+def test_the_examples_are_short(name: str) -> None:
+    assert len((ROOT / "examples" / name).read_text().splitlines()) < 60
