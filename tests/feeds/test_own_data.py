@@ -207,8 +207,8 @@ def check():
 
     # A loader in its own order, which the seed and the epoch decide; PyTorch's own random numbers stay.
     def orders(seed, make):
-        torch.manual_seed(99)
         stream = read_own(Data(train=make(), validation=whole), name="net", seed=seed).train
+        torch.manual_seed(99)
         assert isinstance(stream, Stream) and stream.samples == 20 and stream.length == 5, stream
         found = [[n for batch in stream.batches(epoch) for n in batch.targets.tolist()] for epoch in (1, 2, 1)]
         assert torch.initial_seed() == 99

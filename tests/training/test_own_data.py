@@ -7,14 +7,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from metalmark.data.dataset import Dataset
 from metalmark.errors import UnsupportedError, UsageError
+from metalmark.feeds.leaves import leaves_of
 from metalmark.model.training import Goal
 from metalmark.model.workload import Batch, Data, Param, Workload
 from metalmark.training import samples
+from metalmark.workloads.catalog import load
 from tests.training.stub import RECIPE, StubTrainer, Told, loop, plan
 
 X, Y = np.arange(44, dtype=np.float32).reshape(22, 2), np.arange(22, dtype=np.int32) % 10
@@ -136,3 +139,18 @@ def test_a_stream_that_is_used_up_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="gave no batches when it was gone through again, in epoch 2") as caught:
         trained(Data(train=Once(), validation=(X, Y)), tmp_path, 2)
     assert "give a function that returns a new one" in caught.value.hint
+
+
+def test_gpt_trains_on_text_and_on_made_up_text(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("to be or not to be, that is the question. " * 20)
+    gpt = load("gpt")
+    for data in (str(path), "synthetic"):
+        what = msgspec.structs.replace(plan(seq_len=8, size="nano", phase="full", lora=0, weights="none"), data=data)
+        dataset = samples.dataset_of(gpt, what)
+        tokens, after = samples.first_batch(gpt, RECIPE, what, dataset.train)
+        made, _ = leaves_of(gpt.batch(what.params, np.random.default_rng(0)))
+        assert [(each.shape, each.dtype) for each in (tokens, after)] == [(each.shape, each.dtype) for each in made]
+        np.testing.assert_array_equal(tokens[:, 1:], after[:, :-1])
+    words = b"".join(bytes(row.tolist()) for row in tokens)
+    assert words.isascii()
