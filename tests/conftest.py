@@ -61,10 +61,12 @@ def inside(store_file: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = ["metalmark", *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", words)
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+        with redirect_stdout(out), redirect_stderr(err):
             code = command_line._exit_code()
         assert isinstance(code, int)
-        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        stdout, stderr = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+        return subprocess.CompletedProcess(words, code, stdout, stderr)
 
     return run
 

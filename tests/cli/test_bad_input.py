@@ -90,10 +90,10 @@ def test_a_framework_that_is_not_installed(cli: Cli, tmp_path: Path) -> None:
         (b"[" * 200_000, "not an export"),
     ],
 )
-def test_an_import_of_a_foreign_or_hostile_file(cli: Cli, tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_import_of_a_foreign_or_hostile_file(inside: Cli, tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "theirs.json"
     path.write_bytes(content)
-    run = cli("runs", "import", path)
+    run = inside("runs", "import", path)
     assert run.returncode == 2
     assert message in run.stderr
     assert "Traceback" not in run.stderr

@@ -33,65 +33,65 @@ def fill(store_file: Path, *more: list[BenchRun], new_s: float = 0.11, **changes
     return old
 
 
-def test_slower_by_ids_names_tags_and_files(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_slower_by_ids_names_tags_and_files(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     old = fill(store_file)
-    named = cli("runs", "name", OLD, "main")
+    named = inside("runs", "name", OLD, "main")
     assert named.returncode == 0, named.stderr
-    assert cli("runs", "tag", OLD, "quiet.1").returncode == 0
+    assert inside("runs", "tag", OLD, "quiet.1").returncode == 0
     path = tmp_path / "old.json"
     path.write_bytes(encode_export(old))
     for word in (OLD, "main", "quiet.1", path, old[2].id):
-        run = cli("compare", word, "last")
+        run = inside("compare", word, "last")
         assert run.returncode == 0, run.stderr
         assert "slower" in run.stdout
         assert "0.909x" in run.stdout
         assert "(5 and 5)" in run.stdout, "a record's id stands for its cell"
-    listed = cli("runs", "list").stdout
+    listed = inside("runs", "list").stdout
     assert "main, quiet.1" in listed
-    assert json.loads(cli("runs", "list", "--json").stdout)[0]["names"] == ["main", "quiet.1"]
-    assert cli("runs", "unname", "main").returncode == 0
-    assert "main" not in cli("runs", "list").stdout
+    assert json.loads(inside("runs", "list", "--json").stdout)[0]["names"] == ["main", "quiet.1"]
+    assert inside("runs", "unname", "main").returncode == 0
+    assert "main" not in inside("runs", "list").stdout
 
 
-def test_several_sides_and_what_scripts_read(cli: Cli, store_file: Path) -> None:
+def test_several_sides_and_what_scripts_read(inside: Cli, store_file: Path) -> None:
     third = repeats(step_s=0.05, sweep="cccccccccc")
     fill(store_file, third)
-    run = cli("compare", OLD, NEW, "cccccccccc", "--json")
+    run = inside("compare", OLD, NEW, "cccccccccc", "--json")
     first, second = json.loads(run.stdout)
     assert (first["a"], first["b"], second["b"]) == (OLD, NEW, "cccccccccc")
     assert first["rows"][0]["speed"]["verdict"] == "slower"
     assert second["rows"][0]["speed"]["verdict"] == "faster"
     assert first["rows"][0]["energy"]["reason"]
-    pasted = cli("compare", OLD, NEW, "cccccccccc", "--markdown").stdout
+    pasted = inside("compare", OLD, NEW, "cccccccccc", "--markdown").stdout
     assert pasted.count("| A step | B step |") == 2
     assert "| faster |" in pasted
 
 
-def test_fail_if_slower_names_the_cell(cli: Cli, store_file: Path) -> None:
+def test_fail_if_slower_names_the_cell(inside: Cli, store_file: Path) -> None:
     fill(store_file)
-    run = cli("compare", OLD, NEW, "--fail-if-slower", "5%")
+    run = inside("compare", OLD, NEW, "--fail-if-slower", "5%")
     assert run.returncode == 1
     assert "slower: mnist-mlp training on torch cpu takes 10.0% more time; the limit is 5%." in run.stderr
     assert "0.909x" in run.stdout, "and the table is there"
-    assert cli("compare", OLD, NEW, "--fail-if-slower", "15").returncode == 0
-    assert cli("compare", NEW, OLD, "--fail-if-slower", "5%").returncode == 0, "faster is not slower"
+    assert inside("compare", OLD, NEW, "--fail-if-slower", "15").returncode == 0
+    assert inside("compare", NEW, OLD, "--fail-if-slower", "5%").returncode == 0, "faster is not slower"
 
 
-def test_fail_if_slower_by_what_no_longer_runs(cli: Cli, store_file: Path) -> None:
+def test_fail_if_slower_by_what_no_longer_runs(inside: Cli, store_file: Path) -> None:
     crash = [record(failed(FailureKind.CRASHED, "it fell"), sweep="cccccccccc")]
     fill(store_file, crash)
-    run = cli("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
+    run = inside("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
     assert run.returncode == 1
     assert "broken: mnist-mlp training on torch cpu: crashed: it fell" in run.stderr
 
 
-def test_a_gate_that_can_judge_nothing_does_not_pass(cli: Cli, store_file: Path) -> None:
+def test_a_gate_that_can_judge_nothing_does_not_pass(inside: Cli, store_file: Path) -> None:
     fill(store_file, repeats(sweep="cccccccccc", count=1))
-    run = cli("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
+    run = inside("compare", OLD, "cccccccccc", "--fail-if-slower", "5%")
     assert run.returncode == 2
     assert "can judge none" in run.stderr
     assert "--repeat 5" in run.stderr
-    shown = cli("compare", OLD, "cccccccccc")
+    shown = inside("compare", OLD, "cccccccccc")
     assert shown.returncode == 0
     assert "can't tell: one process on a side" in shown.stdout
     assert "--repeat 5" in shown.stdout
@@ -145,24 +145,24 @@ def test_what_is_not_like_for_like_does_not_pass_a_gate(verb: Verb, store_file: 
         verb("compare", OLD, "cccccccccc", "--anyway", "--fail-if-slower", "5%")
 
 
-def test_inside_of_one_sweep(cli: Cli, store_file: Path) -> None:
+def test_inside_of_one_sweep(inside: Cli, store_file: Path) -> None:
     half = Settings(dtype=Dtype.BFLOAT16)
     with Store(store_file) as store:
         store.add_all([*repeats(sweep=OLD), *repeats(plan(settings=half), 0.05, sweep=OLD, cell=1)])
-    run = cli("compare", "last", "--by", "dtype")
+    run = inside("compare", "last", "--by", "dtype")
     assert run.returncode == 0, run.stderr
     assert "bfloat16 (B) against float32 (A)" in run.stdout
     assert "faster" in run.stdout
     assert "different sweeps" not in run.stdout
 
 
-def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
+def test_two_different_things_only_anyway(inside: Cli, store_file: Path) -> None:
     fill(store_file, repeats(plan(params={"batch_size": 64}), sweep="cccccccccc"))
-    run = cli("compare", OLD, "cccccccccc")
+    run = inside("compare", OLD, "cccccccccc")
     assert run.returncode == 2
     assert run.stdout == ""
     assert "is not like for like: batch size 32 against 64" in run.stderr
-    run = cli("compare", OLD, "cccccccccc", "--anyway")
+    run = inside("compare", OLD, "cccccccccc", "--anyway")
     assert run.returncode == 0
     assert "not like for like" in run.stdout
 
@@ -189,9 +189,9 @@ def test_two_different_things_only_anyway(cli: Cli, store_file: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], message: str) -> None:
+def test_bad_input(inside: Cli, store_file: Path, arguments: list[str], message: str) -> None:
     fill(store_file)
-    run = cli("compare", *arguments)
+    run = inside("compare", *arguments)
     assert run.returncode == 2, run.stdout + run.stderr
     assert message in run.stderr
     assert "Traceback" not in run.stderr
@@ -208,9 +208,9 @@ def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], message: st
         (["unname", "nobody"], "No run has the name"),
     ],
 )
-def test_bad_names(cli: Cli, store_file: Path, arguments: list[str], message: str) -> None:
+def test_bad_names(inside: Cli, store_file: Path, arguments: list[str], message: str) -> None:
     fill(store_file)
-    run = cli("runs", *arguments)
+    run = inside("runs", *arguments)
     assert run.returncode == 2
     assert message in run.stderr
     assert "Traceback" not in run.stderr
@@ -224,32 +224,32 @@ def trainings(device: str, sweep: str, *accuracies: float) -> list[TrainingRun]:
     return made
 
 
-def test_trainings_by_their_sweep_their_ids_and_a_target(cli: Cli, store_file: Path) -> None:
+def test_trainings_by_their_sweep_their_ids_and_a_target(inside: Cli, store_file: Path) -> None:
     with Store(store_file) as store:
         store.add_all([*trainings("cpu", OLD, 0.850, 0.851, 0.852), *trainings("any", OLD, 0.880, 0.881, 0.882)])
-    split = cli("compare", "last", "--by", "device", "--target-accuracy", "84")
+    split = inside("compare", "last", "--by", "device", "--target-accuracy", "84")
     assert split.returncode == 0, split.stderr
     assert split.stdout.startswith("any is more accurate than cpu: 88.10% against 85.10%, +3.00 points (95% interval")
     assert "time to 84.00%" in split.stdout
-    named = cli("compare", "aaaaacpu00001", "aaaaaany00002", "--json")
+    named = inside("compare", "aaaaacpu00001", "aaaaaany00002", "--json")
     assert named.returncode == 0, named.stderr
     (document,) = json.loads(named.stdout)
     assert document["rows"][0]["trained"]["accuracy"]["repeats"] == [3, 3], "one training stands for all its repeats"
     assert document["answer"].startswith("aaaaaany00002 is more accurate")
-    odd = cli("compare", "last", "--by", "device", "--target-accuracy", "860")
+    odd = inside("compare", "last", "--by", "device", "--target-accuracy", "860")
     assert odd.returncode == 2
     assert "--target-accuracy is a share" in odd.stderr
 
 
-def test_watched_runs_by_their_names_and_no_two_kinds(cli: Cli, store_file: Path) -> None:
+def test_watched_runs_by_their_names_and_no_two_kinds(inside: Cli, store_file: Path) -> None:
     fill(store_file)
     with Store(store_file) as store:
         store.add_all([*several("slowloop"), *several("fastloop", step_s=0.05)])
-    run = cli("compare", "slowloop", "fastloop")
+    run = inside("compare", "slowloop", "fastloop")
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("fastloop is 2.00x faster than slowloop (95% interval")
     assert "input wait" in run.stdout
-    mixed = cli("compare", OLD, "fastloop")
+    mixed = inside("compare", OLD, "fastloop")
     assert mixed.returncode == 2
     assert mixed.stdout == ""
     assert (
@@ -257,13 +257,13 @@ def test_watched_runs_by_their_names_and_no_two_kinds(cli: Cli, store_file: Path
     )
 
 
-def test_hostile_names_are_shown_as_text(cli: Cli, store_file: Path) -> None:
+def test_hostile_names_are_shown_as_text(inside: Cli, store_file: Path) -> None:
     evil = plan(workload="<script>alert(1)</script>|\x1b]0;x\x07", params={"batch_size": 1})
     with Store(store_file) as store:
         store.add_all([*repeats(evil, sweep=OLD), *repeats(evil, 0.2, sweep=NEW)])
     for form in ([], ["--markdown"]):
-        run = cli("compare", OLD, NEW, *form)
+        run = inside("compare", OLD, NEW, *form)
         assert run.returncode == 0, run.stderr
         assert "\x1b" not in run.stdout
         assert "\x07" not in run.stdout
-    assert "<script>" not in cli("compare", OLD, NEW, "--markdown").stdout.replace("\\<script\\>", "")
+    assert "<script>" not in inside("compare", OLD, NEW, "--markdown").stdout.replace("\\<script\\>", "")

@@ -87,7 +87,7 @@ def test_where_there_are_windows_to_see(
     assert report.has_desktop() is has
 
 
-def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_runs_by_every_word(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     old = fill(store_file)
     folder = tmp_path / "run1"
     folder.mkdir()
@@ -99,7 +99,7 @@ def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
     exported = tmp_path / "theirs.json"
     exported.write_bytes(encode_export(records()))
     words = ["main", old[0].id[:6], NEW, exported, folder, "run1", "trained0001", "watched0001", watched().name]
-    done = cli("report", *words, "--format", "json")
+    done = inside("report", *words, "--format", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     kinds = [one["kind"] for one in document["records"]]
@@ -108,14 +108,14 @@ def test_runs_by_every_word(cli: Cli, store_file: Path, tmp_path: Path) -> None:
     assert [one["id"] for one in document["records"] if one["kind"] == "watch"] == ["watched0001"]
 
 
-def test_forms_by_ending_and_to_stdout(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_forms_by_ending_and_to_stdout(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     fill(store_file)
-    pasted = cli("report", "--format", "markdown", "--against", "published")
+    pasted = inside("report", "--format", "markdown", "--against", "published")
     assert "| torch | cpu |" in pasted.stdout
     table = tmp_path / "cells.csv"
-    assert cli("report", "-o", table).returncode == 0
+    assert inside("report", "-o", table).returncode == 0
     assert table.read_text().startswith("workload,mode,")
-    opened = cli("report", "--format", "markdown", "--open")
+    opened = inside("report", "--format", "markdown", "--open")
     assert "nothing was opened" in opened.stderr
     assert opened.returncode == 0
 
@@ -132,8 +132,8 @@ def test_an_extra_that_is_not_there_is_named(cli: Cli, store_file: Path, tmp_pat
     assert cli("report", "--format", "markdown", PYTHONPATH=str(tmp_path)).returncode == 0, "and Markdown needs none"
 
 
-def test_bad_input(cli: Cli, store_file: Path, tmp_path: Path) -> None:
-    nothing = cli("report")
+def test_bad_input(inside: Cli, store_file: Path, tmp_path: Path) -> None:
+    nothing = inside("report")
     assert nothing.returncode == 2
     assert "metalmark bench" in nothing.stderr
     fill(store_file)
@@ -153,7 +153,7 @@ def test_bad_input(cli: Cli, store_file: Path, tmp_path: Path) -> None:
         ([empty], "holds no runs"),
         (["last", "-o", tmp_path / "no" / "x.json"], "can't be written"),
     ):
-        done = cli("report", *words)
+        done = inside("report", *words)
         assert done.returncode == 2, (words, done.stderr)
         assert said in done.stderr, (words, done.stderr)
         assert "Traceback" not in done.stderr

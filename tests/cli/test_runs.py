@@ -144,21 +144,21 @@ def test_each_kind_has_names_and_tags(verb: Verb, store_file: Path, kind: str) -
         verb("runs", "unname", "main")
 
 
-def test_export_delete_import(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_export_delete_import(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     good, bad = fill(store_file)
     whole, one = tmp_path / "whole.json", tmp_path / "one.json"
-    assert cli("runs", "export", "-o", whole).returncode == 0
-    assert cli("runs", "export", good, "-o", one).returncode == 0
+    assert inside("runs", "export", "-o", whole).returncode == 0
+    assert inside("runs", "export", good, "-o", one).returncode == 0
     assert [r["id"] for r in json.loads(one.read_text())["records"]] == [good]
     assert not list(tmp_path.glob("*.part"))
-    refused = cli("runs", "delete", good)
+    refused = inside("runs", "delete", good)
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
-    assert cli("runs", "delete", good, bad, "--yes").returncode == 0
-    assert cli("runs", "list").stdout == ""
-    run = cli("runs", "import", whole, one)
+    assert inside("runs", "delete", good, bad, "--yes").returncode == 0
+    assert inside("runs", "list").stdout == ""
+    run = inside("runs", "import", whole, one)
     assert "2 runs imported, 1 was there already" in run.stderr
-    assert good in cli("runs", "list").stdout
+    assert good in inside("runs", "list").stdout
 
 
 def test_each_kind_goes_out_is_deleted_and_comes_back(verb: Verb, store_file: Path, tmp_path: Path, kind: str) -> None:
@@ -262,20 +262,20 @@ def test_what_can_not_be_compared_is_a_sentence(verb: Verb, store_file: Path) ->
             verb("compare", *pair)
 
 
-def test_an_edited_record_is_refused(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_an_edited_record_is_refused(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     good, _ = fill(store_file)
-    document = json.loads(cli("runs", "export", good).stdout)
+    document = json.loads(inside("runs", "export", good).stdout)
     document["records"][0]["outcome"]["samples_per_step"] = 999
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(document))
-    run = cli("runs", "import", path)
+    run = inside("runs", "import", path)
     assert run.returncode == 2
     assert "other contents" in run.stderr
 
 
-def test_export_where_nothing_can_be_written(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_export_where_nothing_can_be_written(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     fill(store_file)
-    run = cli("runs", "export", "-o", tmp_path / "no" / "where.json")
+    run = inside("runs", "export", "-o", tmp_path / "no" / "where.json")
     assert run.returncode == 2
     assert "can't be written" in run.stderr
 

@@ -97,8 +97,8 @@ def test_beyond_loopback_a_token_is_asked_for(stored: Path, started: list[subpro
 
 
 @pytest.mark.parametrize("words", [["--host", "no.such.host.invalid"], ["--port", "99999"], ["--host", "8.8.8.8"]])
-def test_bad_words(stored: Path, cli: Cli, words: list[str]) -> None:
-    run = cli("serve", "--store", stored, *words)
+def test_bad_words(stored: Path, inside: Cli, words: list[str]) -> None:
+    run = inside("serve", "--store", stored, *words)
     assert run.returncode == 2
     assert "Traceback" not in run.stderr
 

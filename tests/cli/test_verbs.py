@@ -17,8 +17,8 @@ from tests.processes import metalmark
 
 
 @pytest.mark.parametrize("verb", [[], *([verb] for verb in VERBS), ["runs", "list"], ["runs", "export"]])
-def test_help_has_examples(cli: Cli, verb: list[str]) -> None:
-    run = cli(*verb, "--help")
+def test_help_has_examples(inside: Cli, verb: list[str]) -> None:
+    run = inside(*verb, "--help")
     assert run.returncode == 0
     assert "Example" in run.stdout
     assert "metalmark" in run.stdout
@@ -30,8 +30,8 @@ def test_version(cli: Cli) -> None:
     assert metalmark.__version__ in cli("--version").stdout
 
 
-def test_schema_is_json(cli: Cli) -> None:
-    assert "Completed" in json.loads(cli("schema").stdout)["$defs"]
+def test_schema_is_json(inside: Cli) -> None:
+    assert "Completed" in json.loads(inside("schema").stdout)["$defs"]
 
 
 def test_list_workloads_and_frameworks(cli: Cli) -> None:

@@ -417,20 +417,20 @@ def test_an_export_is_read_by_the_same_word(tmp_path: Path) -> None:
         read_file(str(tmp_path / "none"))
 
 
-def test_export_and_import(cli: Cli, store_file: Path, tmp_path: Path) -> None:
+def test_export_and_import(inside: Cli, store_file: Path, tmp_path: Path) -> None:
     named_ids = {RECORDS[0].id, EVERY_KIND[3].id}
     with Store(store_file) as store:
         store.add_all(EVERY_KIND)
         store.name("main", sorted(named_ids))
     plain, named, other = tmp_path / "a.bundle", tmp_path / "b.bundle", tmp_path / "other.sqlite3"
-    run = cli("runs", "export", "--bundle", plain)
+    run = inside("runs", "export", "--bundle", plain)
     assert run.returncode == 0, run.stderr
     assert "4 runs" in run.stderr
     data, count = export_runs(["main"], bundle=True, with_names=True, store=store_file)
     assert count == 2
     named.write_bytes(data)
     assert b"main" not in gzip.decompress(plain.read_bytes())
-    run = cli("runs", "import", plain, named, "--store", other)
+    run = inside("runs", "import", plain, named, "--store", other)
     assert "4 runs imported, 2 were there already" in run.stderr
     assert "--with-names" in run.stderr
     imported = import_runs([named], with_names=True, store=other)
@@ -438,12 +438,12 @@ def test_export_and_import(cli: Cli, store_file: Path, tmp_path: Path) -> None:
     with Store(other, readonly=True) as store:
         assert {run.id for run in load([select("main", store)], store)} == named_ids
     plain.write_bytes(plain.read_bytes()[:-20])
-    run = cli("runs", "import", named, plain, "--store", tmp_path / "third.sqlite3")
+    run = inside("runs", "import", named, plain, "--store", tmp_path / "third.sqlite3")
     assert run.returncode == 2
     assert "ends in the middle" in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "third.sqlite3").exists(), "all of the files or nothing"
-    assert cli("runs", "export", "-o", "x", "--bundle", "y").returncode == 2
+    assert inside("runs", "export", "-o", "x", "--bundle", "y").returncode == 2
     with pytest.raises(UsageError, match="--scrub"):
         export_runs(scrub=True, store=store_file)
     with pytest.raises(UsageError, match="can't be written"):
