@@ -15,6 +15,7 @@ from metalmark.model.codec import decode, encode
 from metalmark.model.measurement import BenchRun, Proof
 from metalmark.model.plan import Mode, Plan, Proving
 from metalmark.model.run import NOTES, Telemetry
+from metalmark.report.text.tables import notes
 from metalmark.results.cells import Cell
 from metalmark.results.measured import bench_command
 from metalmark.runner.evidence import NOT_TRIED, PATIENCE_STEPS, Evidence
@@ -130,6 +131,17 @@ def test_two_doubts_are_one_flag(quick_plan: Plans) -> None:
     assert extra > PATIENCE_STEPS, "it was given every chance"
     (flag,) = flags_of(completed(proof=proof), Telemetry(hz=None), MACHINE)
     assert flag.evidence == "; ".join(proof.doubts)
+
+
+def test_each_reason_is_told_below_the_table_once(quick_plan: Plans) -> None:
+    cells = []
+    for number, (mode, fault, _) in enumerate((*DOUBTS, DOUBTS[0])):
+        proof, _ = prove(quick_plan(mode, fault))
+        flags = flags_of(completed(proof=proof), Telemetry(hz=None), MACHINE)
+        run = record(completed(proof=proof), plan=plan(params={"batch_size": number + 1}), flags=flags)
+        cells.append(Cell(plan=run.plan, records=(run,)))
+    told = [note for note in notes(cells) if note.startswith("unproved: ")]
+    assert [seen in note for note, (_, _, seen) in zip(told, DOUBTS, strict=True)] == [True] * 3
 
 
 def test_a_model_without_trainable_arrays(quick_plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
