@@ -90,6 +90,8 @@ def test_parts_that_are_given_stay_as_they_are() -> None:
     assert rows(dataset.validation) == list(range(15, 20))
     named = read({"x_train": X[:15], "y_train": Y[:15], "x_test": X[15:], "y_test": Y[15:]})
     assert (rows(named.train), rows(named.validation)) == (list(range(15)), list(range(15, 20)))
+    parts = read({"train": Squares(15), "test": (X, Y), "validation": Squares(5)})
+    assert (rows(parts.train), rows(parts.validation)) == (list(range(15)), list(range(5)))
 
 
 def test_inputs_without_targets() -> None:

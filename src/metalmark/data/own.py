@@ -34,7 +34,7 @@ A_NEW_ONE = "Give a function that returns a new one: `data=lambda params: make_b
 def read_own(given: Any, *, name: str, seed: int = 0, validated: bool = False) -> Dataset:
     """Make a data set of what a workload's `data` returned. `validated`: a part for validation is needed."""
     called = f"{name}'s data"
-    parts = given if isinstance(given, Data) else Data(train=given)
+    parts = _parts(given)
     train, validation = _divided(parts.train, called, seed)
     if parts.validation is not None:
         validation = part_of(parts.validation, name=f"{name}'s validation data", seed=seed)
@@ -48,6 +48,16 @@ def read_own(given: Any, *, name: str, seed: int = 0, validated: bool = False) -
     notes = tuple(dict.fromkeys(known.note for known in digests if known.note))
     digest = hashlib.sha256("\n".join(known.digest for known in digests).encode()).hexdigest()
     return Dataset(name="own", source=source, train=train, validation=validation, digest=digest, notes=notes)
+
+
+def _parts(given: Any) -> Data:
+    """Take Data as it is, and a dict of parts, as the library `datasets` has them, for the same."""
+    if isinstance(given, Data):
+        return given
+    if isinstance(given, Mapping) and "train" in given and not is_array(given["train"]):
+        held = next((given[name] for name in ("validation", "valid", "val", "test") if name in given), None)
+        return Data(train=given["train"], validation=held)
+    return Data(train=given)
 
 
 def _divided(given: Any, name: str, seed: int) -> tuple[Part, Part | None]:
