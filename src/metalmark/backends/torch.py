@@ -26,6 +26,10 @@ Step = Callable[[Tensors], Any]
 GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 SETTING_OF = {"fused": "fused", "capturable": "graph"}
+MAKE_IT_CAPTURABLE = (
+    "Make its optimisers with capturable=True, and let nothing in it wait for the GPU, as .item() and LBFGS do; or "
+    "leave --graph out."
+)
 MAKE_IT_FUSED = "Give the recipe a class or function (functools.partial(torch.optim.AdamW, lr=1e-3)), or leave it out."
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
@@ -118,7 +122,7 @@ class TorchSession:
 
         if recipe.step is not None:
             own = self._own_step(recipe, settings, autocast)
-            return self._captured(own) if settings.graph else own
+            return self._captured(own, is_own=True) if settings.graph else own
         loss = recipe.loss
 
         def compute_loss(inputs: Any, targets: Any) -> torch.Tensor:
@@ -231,15 +235,23 @@ class TorchSession:
         cache = not settings.graph
         return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
 
-    def _captured(self, work: Step) -> Step:
+    def _captured(self, work: Step, *, is_own: bool = False) -> Step:
         """The whole step as one CUDA graph. It is captured at the first call, so that the first step's time and the
-        peak of memory have the capture in them."""
+        peak of memory have the capture in them. `is_own`: it is the user's, and may hold what can't be captured."""
         replay: Step | None = None
 
         def step(leaves: Tensors) -> Any:
             nonlocal replay
             if replay is None:
-                replay = self._capture(work, leaves)
+                try:
+                    replay = self._capture(work, leaves)
+                except RuntimeError as error:
+                    if not is_own:
+                        raise
+                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    raise UnsupportedError(
+                        f"--graph: your own step can't be captured: {reason}", hint=MAKE_IT_CAPTURABLE
+                    ) from error
             return replay(leaves)
 
         return step
