@@ -133,13 +133,15 @@ import torch
 from metalmark.backends import torch as backend
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Dtype, Settings
+from metalmark.model.workload import Recipe
 session = object.__new__(backend.TorchSession)
 session._trainable = [torch.nn.Parameter(torch.ones(2))]
+recipe = Recipe(model=None, optimizer=lambda weights, **_: torch.optim.SGD(weights))
 def refusal(version, device, **settings):
     torch.__version__ = version
     session._device = torch.device(device)
     try:
-        session._updater(lambda weights, **_: torch.optim.SGD(weights), Settings(**settings))
+        session._updater(recipe, Settings(**settings))
     except UnsupportedError as error:
         return error.message
     return ""
