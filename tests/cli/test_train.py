@@ -293,8 +293,8 @@ def test_a_regression_with_a_metric_of_the_users_own(cli: Cli, tmp_path: Path) -
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input(cli: Cli, store_file: Path, arguments: list[str], said: str) -> None:
-    run = cli("train", *arguments)
+def test_bad_input(inside: Cli, store_file: Path, arguments: list[str], said: str) -> None:
+    run = inside("train", *arguments)
     assert run.returncode == 2, run.stdout + run.stderr
     assert said in run.stderr
     assert "Traceback" not in run.stderr
