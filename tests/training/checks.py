@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -60,6 +61,11 @@ class Checks:
                     state = trainer.state()
         return told.epochs, state
 
+    @cache  # noqa: B019  it lives as long as the process
+    def _whole(self) -> tuple[list[Epoch], State]:
+        """Two epochs without an interruption, trained once for all checks that compare others with them."""
+        return self._run(self._image, (2,))
+
     def check_it_learns(self) -> None:
         epochs, _ = self._run(self._plain, (4,), MNIST)
         assert epochs[-1].train_loss < epochs[0].train_loss
@@ -67,7 +73,7 @@ class Checks:
         assert epochs[-1].top5 >= epochs[-1].accuracy  # type: ignore[operator]
 
     def check_the_same_seed_gives_the_same_bits(self) -> None:
-        (first, state), (second, again) = self._run(self._image, (2,)), self._run(self._image, (2,))
+        (first, state), (second, again) = self._whole(), self._run(self._image, (2,))
         assert [epoch.losses for epoch in first] == [epoch.losses for epoch in second]
         same(state, again)
         other, _ = self._run(replace(self._image, seed=1), (1,))
@@ -81,7 +87,7 @@ class Checks:
         same(state, again)
 
     def check_a_training_killed_in_an_epoch_gives_the_same_bits(self) -> None:
-        whole, state = self._run(self._image, (2,))
+        whole, state = self._whole()
         told, request = stub.Told(), Request(
             id="training0", plan=self._image, goal=Goal(epochs=2), checkpoint_every=CheckpointInterval(steps=1)
         )  # fmt: skip
@@ -102,7 +108,7 @@ class Checks:
         (whole, state), (parts, again) = self._run(plan, (2,)), self._run(plan, (1, 2))
         assert [epoch.losses for epoch in whole] == [epoch.losses for epoch in parts]
         same(state, again)
-        exact, _ = self._run(self._image, (1,))
+        exact, _ = self._whole()
         assert whole[0].losses != exact[0].losses, "it computed in float32"
 
     def check_evaluating_changes_nothing(self) -> None:
