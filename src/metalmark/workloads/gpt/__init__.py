@@ -61,7 +61,7 @@ class Shape:
 
 
 SHAPES = {
-    "nano": Shape(layers=4, hidden=128, heads=4, vocabulary=256, learning_rate=2e-3),
+    "nano": Shape(layers=4, hidden=128, heads=4, vocabulary=256, learning_rate=1e-3),
     "small": Shape(layers=12, hidden=768, heads=12),
     "medium": Shape(layers=24, hidden=1024, heads=16, learning_rate=3e-4),
 }
