@@ -38,7 +38,26 @@ def test_fractions_where_they_make_sense() -> None:
         parse_numbers("0.5", what="--x", whole=True)
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "4-1", "1-9*1", "0-9*2", "0-9x2", "1-9x1", "8...64x2", "1-2xx2", "1-9+0", "nan", "inf", "1-999999", "1e400"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "1,,2",
+        "4-1",
+        "1-9*1",
+        "0-9*2",
+        "0-9x2",
+        "1-9x1",
+        "8...64x2",
+        "1-2xx2",
+        "1-9+0",
+        "nan",
+        "inf",
+        "1-999999",
+        "1e400",
+    ],
+)
 def test_nonsense_is_named(text: str) -> None:
     with pytest.raises(UsageError, match="--x"):
         parse_numbers(text, what="--x", whole=True)
