@@ -70,7 +70,7 @@ def one(name: str, ours_first: bool) -> None:
     type(workload).recipe = recipe  # type: ignore[method-assign]
     with backend.open(plan, workload) as session:
         clock = Clock(session, Budget(), origin_s=time.monotonic(), tell=lambda *_: None)
-        bare = make(kept[0], [(inputs[0], targets) for inputs, targets in session.feeder.ring])
+        bare = make(kept[0], list(session.feeder.ring))
         for begin in (clock.first_step, partial(bare, 1))[:: 1 if ours_first else -1]:
             begin()
         bare(15)

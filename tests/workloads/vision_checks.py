@@ -93,7 +93,7 @@ def moved(framework: str, train: str) -> dict[str, bool]:
 
 def arrays(session: Any) -> dict[str, int]:
     """A checksum of each array of a session's model, but for counters and random states."""
-    model = session._model
+    model = session.recipe.model
     if hasattr(model, "variables"):
         found = {v.path: np.asarray(v) for v in model.variables if "seed" not in v.path}
     elif hasattr(model, "state_dict"):
