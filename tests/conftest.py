@@ -66,10 +66,13 @@ def inside(store_file: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = ["metalmark", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", words)
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-        with redirect_stdout(out), redirect_stderr(err):
-            code = command_line._exit_code()
+        before, sys.argv = sys.argv, words  # by hand: pytest can't undo it where `sys` is the pretend Mac's
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                code = command_line._exit_code()
+        finally:
+            sys.argv = before
         assert isinstance(code, int)
         stdout, stderr = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
         return subprocess.CompletedProcess(words, code, stdout, stderr)
