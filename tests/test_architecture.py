@@ -22,7 +22,7 @@ ROOMS = (
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers", "lightning", "pytorch_lightning"}
 HOMES = {
-    "torch": {"torch", "torch_devices", "on_torch"},
+    "torch": {"torch", "torch_devices", "torch_recipe", "on_torch"},
     "transformers": {"on_torch", "transformers_callback"},
     "lightning": {"lightning_callback"},
     "pytorch_lightning": {"lightning_callback"},

@@ -9,8 +9,9 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Loader, Settings
 from metalmark.model.run import Absent, DeviceMemory, Flag, Series, Telemetry
 from metalmark.report.compare_page import comparison_table
+from metalmark.results.command import bench_command
 from metalmark.results.comparison import Ratio, compare
-from metalmark.results.measured import bench_command, published_side
+from metalmark.results.measured import published_side
 from metalmark.results.pairing import Side
 from metalmark.stats.difference import Difference, Verdict
 from tests.compare.sides import repeats, side

@@ -14,9 +14,10 @@ from metalmark.model.run import Absent, Failed, FailureKind, RunKind, Series, So
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun, WatchEnding
 from metalmark.report.compare_page import comparison_answer, comparison_documents, comparison_table
+from metalmark.results.command import train_command
 from metalmark.results.comparison import CellComparison, Comparison, compare_runs
 from metalmark.results.derived import flags_of
-from metalmark.results.measured import measured_of, train_command
+from metalmark.results.measured import measured_of
 from metalmark.results.pairing import Side
 from metalmark.stats.difference import Difference, Gap, Verdict
 from tests.compare.sides import repeats

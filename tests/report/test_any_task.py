@@ -18,9 +18,9 @@ from metalmark.report.content import Content
 from metalmark.report.text.exports import csv_text
 from metalmark.report.text.run_tables import run_tables, summary, training_table
 from metalmark.report.text.terminal import fitted
+from metalmark.results.command import train_command
 from metalmark.results.comparison import Comparison
 from metalmark.results.derived import joules_of_epochs, target_reached
-from metalmark.results.measured import train_command
 from metalmark.results.pairing import Side
 from metalmark.stats.difference import Verdict
 from metalmark.store.row import row_of

@@ -17,7 +17,7 @@ from metalmark.model.plan import Mode, Plan, Proving
 from metalmark.model.run import NOTES, Telemetry
 from metalmark.report.text.tables import notes
 from metalmark.results.cells import Cell
-from metalmark.results.measured import bench_command
+from metalmark.results.command import bench_command
 from metalmark.runner.evidence import NOT_TRIED, PATIENCE_STEPS, Evidence
 from metalmark.runner.flags import flags_of
 from metalmark.runner.loop import Clock

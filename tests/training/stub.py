@@ -19,6 +19,7 @@ from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.training.base import State
 from metalmark.training.folder import CheckpointInterval, Request
 from metalmark.training.loop import Loop
+from metalmark.training.samples import limited
 
 UNKNOWN = Absent(reason="a stub")
 
@@ -131,4 +132,5 @@ def loop(
 ) -> Loop:
     what = plan()
     request = Request(id="training0", plan=what, goal=goal or Goal(epochs=2), checkpoint_every=every)
+    data = limited(data, request.goal.limit_samples)
     return Loop(trainer, work or workload(), what, data, request, folder=folder, session=0, workers=workers, tell=told)

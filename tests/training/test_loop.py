@@ -17,7 +17,7 @@ from metalmark.errors import UnsupportedError, WrongResultError
 from metalmark.model.run import Absent
 from metalmark.model.training import Ending, Goal, Metric, Target
 from metalmark.model.workload import Batch, Recipe
-from metalmark.training import loop as loops
+from metalmark.training import losses
 from metalmark.training.derived import best, samples_s
 from metalmark.training.folder import CheckpointInterval, load_checkpoint
 from tests.training.files import dataset
@@ -154,7 +154,7 @@ def test_the_first_step_of_each_size_is_apart(tmp_path: Path) -> None:
 
 
 def test_losses_are_read_before_they_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "MOST_PENDING", 2)
+    monkeypatch.setattr(losses, "MOST_PENDING", 2)
     lengths: list[int] = []
 
     class Counting(StubTrainer):

@@ -9,7 +9,8 @@ from metalmark.app.results import Comparisons, Runs
 from metalmark.app.runs import OnDamaged, StorePath, say_left_out
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
-from metalmark.results.comparison import PUBLISHED, SPLIT, CellComparison, compare_runs, runs_of, sides_of
+from metalmark.results.comparison import CellComparison, compare_runs
+from metalmark.results.sides import PUBLISHED, SPLIT, runs_of, sides_of
 from metalmark.stats.difference import BAND, Difference, Verdict
 from metalmark.store.sqlite import Store, store_path
 

@@ -165,7 +165,7 @@ class JaxSession:
             outputs, others, penalties = model.stateless_call(
                 trainable, others, inputs, training=True, return_losses=True
             )
-            loss = loss_function(inputs, batch["targets"], scores(outputs), penalties)
+            loss = loss_function(batch["targets"], scores(outputs), penalties)
             require_number(loss)
             # The scale of float16 is one of the optimiser's variables, and its value now is in `slots`.
             with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):

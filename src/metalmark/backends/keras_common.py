@@ -7,16 +7,15 @@ from typing import Any
 
 import keras
 
-from metalmark.backends.outputs import GIVE_VALIDATE, NOTHING_TO_VALIDATE, own_loss, total
+from metalmark.backends.outputs import own_loss
 from metalmark.backends.session import require_images
 from metalmark.errors import UnsupportedError
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Plan
 from metalmark.model.workload import Recipe, Workload
 
-Loss = Callable[[Any, Any, Any, Sequence[Any]], Any]
-Predict = Callable[[Any], tuple[Any, Sequence[Any]]]
-"""predict(inputs) returns the outputs and the regularisers' penalties."""
+Loss = Callable[[Any, Any, Sequence[Any]], Any]
+"""loss(targets, outputs, the regularisers' penalties)"""
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}
 
 
@@ -78,13 +77,12 @@ def call_arguments(inputs: Any) -> Any:
 
 
 def loss_of(recipe: Recipe) -> Loss:
-    """Return loss(inputs, targets, outputs, penalties), one number: Keras loss functions give one per sample, and
-    regularisers stand apart from the loss."""
+    """Return a loss that is one number: Keras loss functions give one per sample, and regularisers stand apart."""
     given, model = recipe.loss, recipe.model
     if given is None and getattr(model, "compiled", False):
-        return lambda _, targets, outputs, penalties: sum(penalties, _compiled_loss(model, targets, outputs))
+        return lambda targets, outputs, penalties: sum(penalties, _compiled_loss(model, targets, outputs))
     if given is None:
-        return lambda _, __, outputs, penalties: sum(penalties, own_loss(outputs))
+        return lambda _, outputs, penalties: sum(penalties, own_loss(outputs))
     if isinstance(given, type):
         raise UnsupportedError(
             f"Recipe(loss={given.__name__}) is a class, not a loss.", hint=f"Make one: loss={given.__name__}()."
@@ -93,7 +91,7 @@ def loss_of(recipe: Recipe) -> Loss:
         function = keras.losses.get(given)
     except ValueError as error:
         raise UnsupportedError(f"Keras knows no loss {given!r}.", hint='Recipe(loss="mse")') from error
-    return lambda _, targets, outputs, penalties: sum(penalties, keras.ops.mean(function(targets, outputs)))
+    return lambda targets, outputs, penalties: sum(penalties, keras.ops.mean(function(targets, outputs)))
 
 
 def _compiled_loss(model: Any, targets: Any, outputs: Any) -> Any:
@@ -102,16 +100,6 @@ def _compiled_loss(model: Any, targets: Any, outputs: Any) -> Any:
     # Its means of each loss are kept nowhere: JAX has no place for them inside a traced function.
     with keras.StatelessScope() if keras.config.backend() == "jax" else nullcontext():
         return model._compile_loss(targets, outputs, None)
-
-
-def validated(recipe: Recipe, loss: Loss, batch: Mapping[str, Any], predict: Predict) -> tuple[Any, Any]:
-    """Return the loss of a batch that is not trained on, and the outputs: None where only `validate` knows them."""
-    if recipe.validate is not None:
-        return total(recipe.validate(**batch)), None
-    if recipe.step is not None and recipe.loss is None:
-        raise UnsupportedError(NOTHING_TO_VALIDATE, hint=GIVE_VALIDATE)
-    outputs, penalties = predict(call_arguments(batch["inputs"]))
-    return loss(batch["inputs"], batch["targets"], outputs, penalties), outputs
 
 
 def models_of(recipe: Recipe, batch: Mapping[str, Any]) -> list[Any]:

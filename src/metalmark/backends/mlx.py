@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index, report_device
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
-from metalmark.backends.outputs import call, own_loss, require_number, scores, total
+from metalmark.backends.outputs import call, given_loss, require_number, scores, total
 from metalmark.backends.session import Placed, fingerprint_of, make_feeder, require_images, resident_batches
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.source import thread_loader
@@ -132,14 +132,14 @@ class MlxSession:
         def compute_loss(leaves: Any) -> Any:
             if half is None:
                 batch = rebuild(leaves)
-                loss = loss_in(recipe, call(model, batch["inputs"]), batch["targets"])
+                loss = given_loss(recipe, call(model, batch["inputs"]), batch["targets"])
             else:
                 masters = model.trainable_parameters()
                 # Weights stay float32 and the gradient flows through the cast: MLX has no autocast.
                 model.update(cast(masters, half))
                 outputs = call(model, rebuild(cast(leaves, half))["inputs"])
                 model.update(masters)
-                loss = loss_in(recipe, as_float32(outputs), rebuild(leaves)["targets"]) * scale
+                loss = given_loss(recipe, as_float32(outputs), rebuild(leaves)["targets"]) * scale
             require_number(loss)
             return loss
 
@@ -240,10 +240,6 @@ def _name(device: Any) -> str:
         return "CPU"
     info = mx.device_info(device) if hasattr(mx, "device_info") else mx.metal.device_info()
     return str(info.get("device_name", "gpu"))
-
-
-def loss_in(recipe: Recipe, outputs: Any, targets: Any) -> Any:
-    return own_loss(outputs) if recipe.loss is None else recipe.loss(scores(outputs), targets)
 
 
 def as_float32(outputs: Any) -> Any:

@@ -71,13 +71,16 @@ def shown(outputs: Any) -> str:
     return f"a {type(outputs).__name__} of {', '.join(parts)}"
 
 
-def validated(recipe: Recipe, predict: Callable[[Any], Any], batch: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the loss of a batch that is not trained on, and the outputs: None where only `validate` knows them."""
+def validated(recipe: Recipe, batch: Mapping[str, Any], judge: Callable[[Mapping[str, Any]], tuple[Any, Any]]) -> Any:
+    """Return the loss of a batch that is not trained on, and the outputs: None where only `validate` knows them.
+    `judge(batch)` gives both by the recipe's model and loss."""
     if recipe.validate is not None:
         return total(recipe.validate(**batch)), None
     if recipe.step is not None and recipe.loss is None:
         raise UnsupportedError(NOTHING_TO_VALIDATE, hint=GIVE_VALIDATE)
-    outputs = predict(batch["inputs"])
-    if recipe.loss is None:
-        return own_loss(outputs), scores(outputs)
-    return recipe.loss(scores(outputs), batch["targets"]), scores(outputs)
+    return judge(batch)
+
+
+def given_loss(recipe: Recipe, outputs: Any, targets: Any) -> Any:
+    """Return the loss of a PyTorch or MLX model: by the recipe's function, or the model's own."""
+    return own_loss(outputs) if recipe.loss is None else recipe.loss(scores(outputs), targets)

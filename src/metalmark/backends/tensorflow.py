@@ -136,7 +136,7 @@ class TensorflowSession:
             inputs = call_arguments(batch["inputs"])
             with tf.GradientTape() as tape:
                 outputs = model(inputs, training=True)
-                loss = loss_function(inputs, batch["targets"], scores(outputs), model.losses)
+                loss = loss_function(batch["targets"], scores(outputs), model.losses)
                 scaled = optimizer.scale_loss(loss)
             require_number(loss)
             optimizer.apply(tape.gradient(scaled, trainable), trainable)

@@ -1,6 +1,5 @@
 """PyTorch, eager by default; autocast, Inductor, CUDA graphs, channels-last and fused optimisers by Settings."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -9,9 +8,10 @@ import torch
 
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.outputs import call, own_loss, require_number, scores, total
+from metalmark.backends.outputs import call, given_loss, require_number, scores, total
 from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
+from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
 from metalmark.model.nest import flatten
@@ -25,12 +25,10 @@ Step = Callable[[Tensors], Any]
 """Takes the leaves of a batch. In training it returns the loss, in inference what the model returns."""
 GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-SETTING_OF = {"fused": "fused", "capturable": "graph"}
 MAKE_IT_CAPTURABLE = (
     "Make its optimisers with capturable=True, and let nothing in it wait for the GPU, as .item() and LBFGS do; or "
     "leave --graph out."
 )
-MAKE_IT_FUSED = "Give the recipe a class or function (functools.partial(torch.optim.AdamW, lr=1e-3)), or leave it out."
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
 
@@ -123,12 +121,10 @@ class TorchSession:
         if recipe.step is not None:
             own = self._own_step(recipe, settings, autocast)
             return self._captured(own, is_own=True) if settings.graph else own
-        loss = recipe.loss
 
         def compute_loss(inputs: Any, targets: Any) -> torch.Tensor:
             with autocast():
-                outputs = call(model, inputs)
-                return own_loss(outputs) if loss is None else loss(scores(outputs), targets)
+                return given_loss(recipe, call(model, inputs), targets)
 
         forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
         update = self._updater(recipe, settings)
@@ -318,58 +314,6 @@ class TorchBackend:
         text = str(error)
         # Metal's words for a buffer that is larger than the GPU may have: "Invalid buffer size: 24.00 GiB".
         return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
-
-
-def module_of(model: Any) -> torch.nn.Module:
-    """Return the model, or one module that holds all models of a nest."""
-    if isinstance(model, torch.nn.Module):
-        return model
-    if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise UnsupportedError(
-            f"Recipe(model={model.__name__}) is a class, not a model.", hint=f"Make one: model={model.__name__}(...)."
-        )
-    modules, layout = flatten(model)
-    for name, module in zip(layout.names, modules, strict=True):
-        if not isinstance(module, torch.nn.Module):
-            where = f"model{name} of the recipe" if name else "The recipe's model"
-            raise UnsupportedError(
-                f"{where} is a {type(module).__name__}, not a torch.nn.Module.",
-                hint="Give one module, or a dict or list of modules.",
-            )
-    names = [re.sub(r"\W+", "_", name).strip("_") for name in layout.names]
-    return torch.nn.ModuleDict(dict(zip(names, modules, strict=True)))
-
-
-def make_optimizer(given: Any, trainable: list[torch.nn.Parameter], options: dict[str, bool]) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe, which is one, or a class or a function that makes one."""
-    if isinstance(given, torch.optim.Optimizer):
-        if options:
-            asked = ", ".join(f"--{SETTING_OF[option]}" for option in options)
-            raise UnsupportedError(f"{asked} does not reach an optimiser that is made already.", hint=MAKE_IT_FUSED)
-        mine = set(map(id, trainable))
-        if not any(id(parameter) in mine for group in given.param_groups for parameter in group["params"]):
-            raise UnsupportedError(
-                f"The {type(given).__name__} of the recipe holds no trainable parameter of its model.",
-                hint="Make it from this model's own: torch.optim.Adam(model.parameters()).",
-            )
-        return given
-    if not callable(given):
-        what = "none" if given is None else f"a {type(given).__name__}"
-        raise UnsupportedError(
-            f"The recipe needs an optimiser and has {what}.", hint="Recipe(..., optimizer=torch.optim.Adam)"
-        )
-    try:
-        made = given(trainable, **options)
-    except (TypeError, RuntimeError, ValueError) as error:
-        if not options:
-            raise
-        raise UnsupportedError(f"The optimiser refuses {', '.join(options)}: {error}") from error
-    if not isinstance(made, torch.optim.Optimizer):
-        raise UnsupportedError(
-            f"The recipe's optimizer(parameters) returned a {type(made).__name__}, not a torch optimiser.",
-            hint="Return torch.optim.Adam(parameters, ...).",
-        )
-    return made
 
 
 def _then(update: Callable[[torch.Tensor], None], advance: Callable[[], None] | None) -> Callable[[torch.Tensor], None]:

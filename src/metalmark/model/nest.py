@@ -55,10 +55,6 @@ def is_number(value: Any) -> bool:
     return shape is not None and len(shape) == 0
 
 
-def same_form(first: Nest, second: Nest) -> bool:
-    return flatten(first)[1].names == flatten(second)[1].names
-
-
 def _parts(nest: Nest) -> dict[str, Any] | None:
     """Return what lies in a container, by how it is written; None of a leaf."""
     if isinstance(nest, Mapping):

@@ -23,10 +23,11 @@ from metalmark.report.text.units import (
     share,
     target_shown,
 )
-from metalmark.results.comparison import Comparison, comparable_keys, compare
+from metalmark.results.comparison import Comparison, compare
 from metalmark.results.derived import target_reached, training_figures
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import Side, shown
+from metalmark.results.sides import comparable_keys
 from metalmark.stats.difference import ENOUGH, Difference, Verdict, typical
 from metalmark.stats.summary import step_interval
 from metalmark.training.derived import best, elapsed_s, figure, monitor_of

@@ -23,8 +23,9 @@ from metalmark.report.text.units import (
     share,
     size,
 )
-from metalmark.results.comparison import CellComparison, Comparison, Ratio, TrainedFigures, compare_runs
+from metalmark.results.comparison import CellComparison, Comparison, Ratio, compare_runs
 from metalmark.results.pairing import MAY_LACK, Side, shown
+from metalmark.results.trained import TrainedFigures
 from metalmark.stats.difference import Difference, Gap, Verdict
 
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")

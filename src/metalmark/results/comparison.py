@@ -1,61 +1,30 @@
 """Comparison: what two sides of runs of one kind say when they are compared, one entry per pair of cells.
 
-`sides_of` makes sides of what a user names; `compare_runs` compares the first of them with each other one.
+`sides.py` makes sides of what a user names; `compare_runs` compares the first of them with each other one.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metalmark.errors import MetalmarkError, UsageError, did_you_mean
-from metalmark.model.codec import AnyRun
+from metalmark.errors import UsageError
 from metalmark.model.run import Absent, RunKind
-from metalmark.model.training import ACCURACY, Ending, Metric
-from metalmark.results.derived import target_reached
-from metalmark.results.measured import Keys, Measured, published_side, samples_by_seed
+from metalmark.results.measured import Keys, Measured
 from metalmark.results.pairing import MAY_LACK, Pair, Side, Unpaired, around_changes, pair, shown
+from metalmark.results.sides import TWO
+from metalmark.results.trained import TrainedDifference, TrainedFigures, trained_difference, trained_figures
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
-from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
-from metalmark.training.derived import best, figure, monitor_of
 
-PUBLISHED = "published"
-SPLIT = "metalmark compare last --by framework"
-SELF_EVIDENT = {"framework", "device", "dtype", "machine"}
-"""Keys whose values say themselves what they are: `jax` does, `2` does not."""
-TWO = f"Name two runs (`metalmark runs list`), or compare inside of one: {SPLIT}"
 ONLY_FIRST_STEPS = "every step was the first of its batch size, which compiles"
 ENOUGH_TRAININGS, MOST_TRAININGS = 3, 30
 """How many are suggested where one is too few, and the most that are suggested at all."""
 NAMED = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
 """Keys that a cell's own name says; any other one that tells two pairs apart is added to it."""
-METRIC_BAND = 0.01
-"""The smallest noise band of a figure that is no share, as a share of its value."""
 WAIT_BAND = 0.01
 """The smallest noise band of a share of time: one percentage point."""
 KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
 SAMPLES = {RunKind.BENCH: "process", RunKind.TRAINING: "run", RunKind.WATCH: "run"}
-
-
-class TrainedFigures(Struct, frozen=True, kw_only=True):
-    """What the trainings of one side came to. Trainings of one seed count once: where a device computes the same
-    twice, the second says nothing new."""
-
-    seeds: tuple[int, ...]
-    accuracies: tuple[float, ...]
-    """Validation accuracy of the best epoch, the mean of each seed's trainings."""
-    final_accuracies: tuple[float, ...]
-    """Validation accuracy of the last epoch, likewise."""
-    metric: Metric | None = None
-    """What their best epochs were chosen by, where that is one and the same, and not the accuracy."""
-    values: tuple[float, ...] = ()
-    """That figure of the best epoch, the mean of each seed's trainings."""
-    target_s: tuple[float, ...]
-    """Seconds to the end of the epoch that reached the target accuracy, of each training that did."""
-    missed: int
-    """How many trainings never reached it."""
 
 
 class SideFigures(Struct, frozen=True, kw_only=True):
@@ -86,24 +55,6 @@ class Ratio(Struct, frozen=True, kw_only=True):
     value: float
     low: float | None = None
     high: float | None = None
-
-
-class TrainedDifference(Struct, frozen=True, kw_only=True):
-    accuracy: Gap | Absent
-    """Of the best epoch."""
-    final_accuracy: Gap | Absent
-    """Of the last epoch."""
-    paired: bool = False
-    """Whether accuracies were compared seed by seed: each seed had samples of its own, the same on both sides."""
-    to_target: Difference | Absent
-    """Time to the target accuracy."""
-    monitored: Gap | None = None
-    """Of what the best epochs were chosen by, in its own unit; None where that is the accuracy, or not the same."""
-
-    @property
-    def judged(self) -> Gap | Absent:
-        """What says which side is better: the accuracy, where there is none what the best epochs were chosen by."""
-        return self.monitored if isinstance(self.accuracy, Absent) and self.monitored is not None else self.accuracy
 
 
 class CellComparison(Struct, frozen=True, kw_only=True):
@@ -192,41 +143,6 @@ def compare_runs(
     return found, refused
 
 
-def sides_of(runs: Mapping[str, Sequence[AnyRun]], by: Sequence[str]) -> tuple[list[Side], list[str]]:
-    """Make a side of each name's runs, or split the only one by a key. `published` stands for the published figures."""
-    owners: dict[str, str] = {}
-    sides = []
-    for name, found in runs.items():
-        for run in found:
-            if run.id in owners:
-                shared = f"{owners[run.id]} and {name} share run {run.id}"
-                raise UsageError(f"{shared}: a run does not differ from itself.", hint=TWO)
-            owners[run.id] = name
-        short = Path(name).name if "/" in name else name
-        sides.append(Side(PUBLISHED, published_side()) if name == PUBLISHED else Side.of_runs(short, found))
-    keys = [_key(word, sides) for word in by]
-    if len(sides) > 1:
-        return sides, keys
-    if not by:
-        raise UsageError(
-            "Compare it with what?", hint=f"Name a second run, or say what to compare inside of this one: {SPLIT}"
-        )
-    return _split(sides[0], keys), keys
-
-
-def runs_of(
-    query: str, store: Store, *, files: bool = True, on_error: Callable[[MetalmarkError], None] | None = None
-) -> list[AnyRun]:
-    """The runs that a query means; a run is one process of its cell, and whoever names one means the cell. `files`:
-    whether a query may name a file, which a page on the web may not. `on_error` is told of each that is damaged."""
-    return load([select(query, store, files=files)], store, whole_cells=True, on_error=on_error)
-
-
-def comparable_keys(cells: Iterable[Measured]) -> list[str]:
-    """What these cells can be compared by."""
-    return list(dict.fromkeys(key for cell in cells for key in (*cell.how, *sorted(cell.speakable), *cell.around)))
-
-
 def compare(
     a: Side, b: Side, *, by: Sequence[str] = (), anyway: bool = False, band: float = BAND, target: float | None = None
 ) -> Comparison:
@@ -263,7 +179,7 @@ def _compared(
         changes.append(f"trained parameters {a.parameters:,} → {b.parameters:,}")
     speed = _speed(one, band)
     ours, theirs = _side_figures(a, extra, target), _side_figures(b, extra, target)
-    trained = _trained_difference(one, ours.trained, theirs.trained, band, target)
+    trained = trained_difference(one, ours.trained, theirs.trained, band, target)
     wait: Gap | Absent = Absent(reason="a loop has no step")
     if a.input_waits and b.input_waits:
         wait = gap(a.input_waits, b.input_waits, band=WAIT_BAND, less_is_better=True)
@@ -342,105 +258,8 @@ def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) ->
         failure=cell.failure,
         published=cell.published,
         records=tuple(run.id for run in cell.runs),
-        trained=_trained_figures(cell, target) if cell.kind is RunKind.TRAINING else None,
+        trained=trained_figures(cell, target) if cell.kind is RunKind.TRAINING else None,
         input_waits=cell.input_waits,
-    )
-
-
-def _trained_figures(cell: Measured, target: float | None) -> TrainedFigures:
-    tops: dict[int, list[float]] = {}
-    finals: dict[int, list[float]] = {}
-    for run in cell.trainings:
-        top = best(run.epochs, run.goal.monitor)
-        if top is not None and not isinstance(top.accuracy, Absent):
-            tops.setdefault(run.plan.seed, []).append(top.accuracy)
-            last = run.epochs[-1].accuracy
-            finals.setdefault(run.plan.seed, []).append(top.accuracy if isinstance(last, Absent) else last)
-    metric, values = _monitored(cell)
-    reached = [] if target is None else [target_reached(run, target) for run in cell.trainings]
-    times = [one.seconds for one in reached if one is not None]
-    return TrainedFigures(
-        seeds=tuple(sorted(tops or values)),
-        metric=metric,
-        values=tuple(sum(values[seed]) / len(values[seed]) for seed in sorted(values)),
-        accuracies=tuple(sum(tops[seed]) / len(tops[seed]) for seed in sorted(tops)),
-        final_accuracies=tuple(sum(finals[seed]) / len(finals[seed]) for seed in sorted(finals)),
-        target_s=tuple(times),
-        missed=len(reached) - len(times),
-    )
-
-
-def _monitored(cell: Measured) -> tuple[Metric | None, dict[int, list[float]]]:
-    """Return what the best epochs of all trainings were chosen by, and its values by seed; None of the accuracy."""
-    trained = [run for run in cell.trainings if run.epochs]
-    metrics = {monitor_of(run.epochs, run.goal.monitor) for run in trained}
-    metric = metrics.pop() if len(metrics) == 1 else None
-    if metric is None or metric.name == ACCURACY:
-        return None, {}
-    values: dict[int, list[float]] = {}
-    for run in trained:
-        top = best(run.epochs, metric)
-        value = figure(top, metric.name) if top is not None else Absent("")
-        if not isinstance(value, Absent):
-            values.setdefault(run.plan.seed, []).append(value)
-    return metric, values
-
-
-def _monitored_gap(a: TrainedFigures, b: TrainedFigures, *, paired: bool) -> Gap | None:
-    if a.metric is None or a.metric != b.metric or not a.values or not b.values:
-        return None
-    least = METRIC_BAND * sum(map(abs, a.values)) / len(a.values)
-    return gap(
-        a.values, b.values, band=least, less_is_better=a.metric.falls, paired=paired, sample="seed",
-        words=lambda size: f"{size:.3g}",
-    )  # fmt: skip
-
-
-def _trained_difference(
-    one: Pair, a: TrainedFigures | None, b: TrainedFigures | None, band: float, target: float | None
-) -> TrainedDifference | None:
-    if a is None or b is None:
-        return None
-    failed = next((cell for cell in one if cell.failure), None)
-    if failed is not None:
-        lost = Absent(reason=f"{failed.name} did not complete: {failed.failure}")
-        return TrainedDifference(accuracy=lost, final_accuracy=lost, to_target=lost)
-    if any(run.ending is Ending.TARGET for cell in one for run in cell.trainings):
-        why = Absent(reason="they stopped when they reached their target, so how far they would have come is not known")
-        return TrainedDifference(accuracy=why, final_accuracy=why, to_target=_to_target(one, a, b, band, target))
-    # Where each seed has samples of its own, how these differ is in both sides alike.
-    paired = a.seeds == b.seeds and len({*map(frozenset, samples_by_seed(one.a.trainings).values())}) > 1
-    monitored = _monitored_gap(a, b, paired=paired)
-    if not a.accuracies or not b.accuracies:
-        why = Absent(reason="they have no accuracy")
-        to_target = _to_target(one, a, b, band, target)
-        return TrainedDifference(
-            accuracy=why, final_accuracy=why, paired=paired, to_target=to_target, monitored=monitored
-        )
-    return TrainedDifference(
-        monitored=monitored,
-        accuracy=gap(a.accuracies, b.accuracies, paired=paired, sample="seed"),
-        final_accuracy=gap(a.final_accuracies, b.final_accuracies, paired=paired, sample="seed"),
-        paired=paired,
-        to_target=_to_target(one, a, b, band, target),
-    )
-
-
-def _to_target(
-    one: Pair, a: TrainedFigures, b: TrainedFigures, band: float, target: float | None
-) -> Difference | Absent:
-    if target is None:
-        return Absent(reason="no target accuracy was given, and the trainings have none in common")
-    # A mean over those that got there would make the side look good that rarely does.
-    missed = [
-        f"{figures.missed} of {figures.missed + len(figures.target_s)} trainings of {cell.name} never reached it"
-        for cell, figures in zip(one, (a, b), strict=True)
-        if figures.missed
-    ]
-    if missed:
-        return Absent(reason="; ".join(missed))
-    return difference(
-        [[seconds] for seconds in a.target_s], [[seconds] for seconds in b.target_s], band=band, sample="run"
     )
 
 
@@ -473,35 +292,6 @@ def _energy(a: Measured, b: Measured) -> Ratio | Absent:
 
 
 # Which sides there are, and why two can't be compared
-
-
-def _key(text: str, sides: Sequence[Side]) -> str:
-    cells = [cell for side in sides for cell in side.cells]
-    known = list(dict.fromkeys(key for cell in cells for key in (*cell.how, *cell.around, *cell.what)))
-    for spelt in (text, text.replace("-", "_"), text.replace("-", " ")):
-        if spelt in known:
-            return spelt
-    raise UsageError(
-        f"These runs say nothing of {text!r}{did_you_mean(text, known)}",
-        hint=f"They can be compared by: {', '.join(comparable_keys(cells))}.",
-    )
-
-
-def _split(side: Side, by: Sequence[str]) -> list[Side]:
-    groups: dict[tuple[str, ...], list[Measured]] = {}
-    for cell in side.cells:
-        groups.setdefault(tuple(cell.value(key) or "" for key in by), []).append(cell)
-    if len(groups) < 2:
-        only = ", ".join(value or "nothing" for group in groups for value in group)
-        raise UsageError(
-            f"{side.name} has one value of {', '.join(by)} only: {only}.",
-            hint=f"It can be compared by: {', '.join(comparable_keys(side.cells))}.",
-        )
-    return [Side(", ".join(map(_value_words, by, values)), cells) for values, cells in groups.items()]
-
-
-def _value_words(key: str, value: str) -> str:
-    return value if value and key in SELF_EVIDENT else f"{shown(key)} {value or 'not set'}"
 
 
 def _why_unpaired(a: Side, b: Side, found: Comparison) -> UsageError:

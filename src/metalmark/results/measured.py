@@ -4,9 +4,7 @@ A cell of a bench is its processes; a cell of trainings is the trainings of one 
 watched runs is one loop of the runs that have one name and the same parameters.
 """
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import pairwise, starmap
 from typing import TypeVar
 
@@ -15,16 +13,16 @@ from msgspec import Struct
 from metalmark.errors import counted
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
+from metalmark.model.plan import Plan, word
 from metalmark.model.run import Absent, FailureKind, RunKind
-from metalmark.model.training import Ending, Goal, Metric, Target, TrainingRun
+from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results import derived
 from metalmark.results.cells import Cell, cells_of
+from metalmark.results.command import bench_command, monitor_words, target_words, train_command
 from metalmark.results.derived import Cost, Memory, PartEnergy, flags_of, memory_used, training_state
 from metalmark.results.published import METRICS, STEPS, PublishedFigure, published
 from metalmark.training.derived import overall_samples_s
-from metalmark.workloads.catalog import load, names
 
 Keys = dict[str, str]
 CellKeys = tuple[Keys, Keys, Keys]
@@ -136,68 +134,6 @@ def published_side() -> list[Measured]:
     """The published figures that time training steps alone, as a side: a time of a whole run or an epoch counts more
     than steps. Each is one number without repeats, so that no verdict can come of it."""
     return [_of_published(figure) for figure in published() if figure.metric in METRICS]
-
-
-def bench_command(plan: Plan) -> str:
-    """The command that measures a plan again."""
-    parts = _plan_words(plan)
-    parts[5:5] = ["--mode", plan.mode.value]
-    if plan.feed is not Feed.RESIDENT:
-        parts += ["--data-from", plan.feed.value]
-    if plan.loader is not None:
-        usual, loader = Loader(), plan.loader
-        named = {"workers": loader.workers, "prefetch": loader.prefetch, "pin": loader.pin}
-        parts += [f"--{name}={word(value)}" for name, value in named.items() if value != getattr(usual, name)]
-    if plan.budget.steps:
-        parts += ["--steps", str(plan.budget.steps)]
-    elif plan.budget.seconds != Budget().seconds:
-        parts += ["--seconds", f"{plan.budget.seconds:g}"]
-    if plan.proof is not Proving.FLAG:
-        parts += ["--proof", plan.proof.value]
-    return f"metalmark bench {shlex.join(parts)}"
-
-
-def train_command(plan: Plan, goal: Goal) -> str:
-    """The command that trains a plan again."""
-    parts = [*_plan_words(plan), "--epochs", str(goal.epochs)]
-    parts += ["--target-accuracy", f"{goal.target_accuracy:g}"] if goal.target_accuracy is not None else []
-    parts += ["--target", target_words(goal.target)] if goal.target is not None else []
-    parts += ["--monitor", monitor_words(goal.monitor)] if goal.monitor is not None else []
-    parts += ["--limit-samples", str(goal.limit_samples)] if goal.limit_samples is not None else []
-    parts += ["--limit-steps", str(goal.limit_steps)] if goal.limit_steps is not None else []
-    parts += ["--patience", str(goal.patience)] if goal.patience is not None else []
-    parts += ["--workers", str(goal.workers)] if goal.workers is not None else []
-    return f"metalmark train {shlex.join(parts)}"
-
-
-def target_words(target: Target) -> str:
-    """A target as --target takes it, with the direction said."""
-    return f"{target.name}{'<=' if target.falls else '>='}{target.value:g}"
-
-
-def monitor_words(monitor: Metric) -> str:
-    return f"{monitor.name}:{'min' if monitor.falls else 'max'}"
-
-
-def _plan_words(plan: Plan) -> list[str]:
-    parts = [plan.workload, "-f", plan.framework, "-d", str(plan.device)]
-    usual = _defaults(plan.workload)
-    for name, value in plan.params.items():
-        parts += [] if name in usual and usual[name] == value else [f"--{name.replace('_', '-')}", word(value)]
-    for name in plan.settings.__struct_fields__:
-        value = getattr(plan.settings, name)
-        if value != getattr(DEFAULT_SETTINGS, name):
-            parts.append(f"--{name.replace('_', '-')}={word(value)}")
-    parts += ["--target-column", plan.target_column] if plan.target_column else []
-    return [*parts, *(["--data", plan.data] if plan.data != "synthetic" else [])]
-
-
-@cache
-def _defaults(workload: str) -> dict[str, object]:
-    """The default parameters of a built-in workload; a user's own file is not run to ask."""
-    if workload not in names():
-        return {}
-    return {param.name: param.default for param in load(workload).params}
 
 
 def _grouped(items: Iterable[_Run], keys_of: Callable[[_Run], CellKeys]) -> Iterable[tuple[CellKeys, list[_Run]]]:

@@ -15,8 +15,8 @@ from metalmark.model.plan import word as in_words
 from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
 from metalmark.model.watch import WatchedRun
+from metalmark.results.command import monitor_words, target_words
 from metalmark.results.derived import derive, joules_of_epochs, target_reached
-from metalmark.results.measured import monitor_words, target_words
 from metalmark.stats.summary import median, step_interval
 from metalmark.track.queue import (
     AttachedFile,

@@ -62,6 +62,11 @@ class Training(Protocol):
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
+def optimizer_prefix(number: int) -> str:
+    """Where the state of an optimiser is kept: most trainings have only the first."""
+    return f"optimizer.{number}." if number else "optimizer."
+
+
 def with_prefix(prefix: str, state: State) -> State:
     """Return the part of a state whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

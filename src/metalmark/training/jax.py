@@ -8,8 +8,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from metalmark.backends.jax import JaxBackend, JaxSession
-from metalmark.backends.keras_common import loss_of, validated
-from metalmark.backends.outputs import NOTHING_TO_VALIDATE, scores, total
+from metalmark.backends.keras_common import call_arguments, loss_of
+from metalmark.backends.outputs import NOTHING_TO_VALIDATE, scores, total, validated
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays
 from metalmark.model.nest import Layout, flatten
@@ -41,11 +41,13 @@ class JaxTrainer(JaxSession):
             model, loss_function = recipe.model, loss_of(recipe)
 
             def evaluate(state: Any, leaves: Any) -> Any:
-                def predict(inputs: Any) -> tuple[Any, Any]:
-                    outputs, _, penalties = model.stateless_call(*state[:2], inputs, training=False, return_losses=True)
-                    return scores(outputs), penalties
+                def judge(batch: Any) -> tuple[Any, Any]:
+                    outputs, _, penalties = model.stateless_call(
+                        *state[:2], call_arguments(batch["inputs"]), training=False, return_losses=True
+                    )
+                    return loss_function(batch["targets"], scores(outputs), penalties), scores(outputs)
 
-                loss, outputs = validated(recipe, loss_function, rebuild(leaves), predict)
+                loss, outputs = validated(recipe, rebuild(leaves), judge)
                 found, self._outputs_layout = flatten(outputs)
                 return loss, [output.astype(jnp.float32) for output in found]
 

@@ -1,22 +1,18 @@
 """The training loop: epochs, validation, checkpoints, when to stop. It knows no framework."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 
-from metalmark.data.dataset import Dataset, Part, Stream, Subset, order
-from metalmark.errors import UnsupportedError, WrongResultError
+from metalmark.data.dataset import Dataset, Part, Stream
+from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays
-from metalmark.model.nest import flatten
-from metalmark.model.plan import Dtype, Plan
+from metalmark.model.plan import Plan
 from metalmark.model.run import Absent
-from metalmark.model.training import Ending, Epoch, EpochPart
+from metalmark.model.training import Ending, Epoch
 from metalmark.model.workload import Task, Workload
 from metalmark.training import samples
 from metalmark.training.base import State, Trainer
@@ -34,24 +30,14 @@ from metalmark.training.folder import (
     share_file,
 )
 from metalmark.training.generators import PREFIX, generator_state, load_generators, seed_generators
+from metalmark.training.losses import LossReader, Teller, parts_of
 from metalmark.training.metrics import Figures, Tally
+from metalmark.training.running_epoch import RunningEpoch
 
-READ_EVERY_S = 0.5
-"""Reading a loss waits for the device; twice a second costs a thousandth and still finds a NaN soon."""
-MOST_PENDING = 1000
 BEGIN = "begin."
 """Leads the names of generators as they were when an epoch began, in a checkpoint within it."""
 NOT_VALIDATED = "the recipe has a step of its own and neither `loss`, `validate` nor `metrics`, so nothing is validated"
 NOTHING_TO_VALIDATE = "there are no samples to validate on"
-
-
-class Teller(Protocol):
-    """What the loop tells about its progress. `done` is a share; None where the length of a pass is not known."""
-
-    def losses(self, *, epoch: int, step: int, done: float | None, losses: list[float]) -> None: ...
-    def validating(self, *, epoch: int, done: float | None) -> None: ...
-    def saved(self, *, epoch: int, step: int) -> None: ...
-    def ended(self, epoch: Epoch, step: int) -> None: ...
 
 
 class Loop:
@@ -70,8 +56,7 @@ class Loop:
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`now` counts from the start of this process, as telemetry does."""
-        self._trainer, self._workload, self._plan = trainer, workload, plan
-        self._dataset = limited(dataset, request.goal.limit_samples)
+        self._trainer, self._workload, self._plan, self._dataset = trainer, workload, plan, dataset
         self._request, self._folder, self._session, self._workers = request, folder, session, workers
         self._tell, self._now = tell, now
         self._sizes: set[int] = set()
@@ -179,7 +164,7 @@ class Loop:
         self._step += len(losses.values)
         return Epoch(
             number=number, session=self._session, begin_s=running.begin_s, end_s=self._now(),
-            earlier=running.earlier, samples=sum(losses.sizes), steps=len(losses.values), losses=tuple(losses.values),
+            earlier=running.earlier, samples=losses.samples, steps=len(losses.values), losses=tuple(losses.values),
             train_loss=float(np.average(losses.values, weights=losses.sizes)), validation_loss=figures.loss,
             accuracy=figures.accuracy, top5=figures.top5, metrics=figures.metrics, validation_samples=figures.samples,
             learning_rate=trainer.learning_rate(), input_s=running.input_s, compute_s=running.compute_s,
@@ -229,7 +214,7 @@ class Loop:
         if goal.limit_steps is not None and len(losses.sizes) >= goal.limit_steps:
             return True
         limit = goal.limit_samples if isinstance(train, Stream) else None
-        return limit is not None and sum(losses.sizes) >= limit
+        return limit is not None and losses.samples >= limit
 
     @property
     def _unvalidated(self) -> str:
@@ -318,150 +303,6 @@ class Loop:
         return samples.Samples(self._workload, self._trainer.recipe, self._plan, train, epoch).__getitem__
 
 
-class RunningEpoch:
-    """The clocks of an epoch, which stand while a checkpoint is written, and go on after a resume."""
-
-    def __init__(
-        self,
-        number: int,
-        trainer: Trainer,
-        losses: "LossReader",
-        *,
-        session: int,
-        now: Callable[[], float],
-        checkpoint_s: float,
-        partial: PartialEpoch | None,
-    ) -> None:
-        self.number, self.losses = number, losses
-        self._trainer, self._session, self._now = trainer, session, now
-        self.begin_s = self._since = self._input_before_s = 0.0
-        self.begin_state: State = {}
-        """The framework's generators when the epoch began, where the order of its samples may hang on them."""
-        self.earlier: tuple[EpochPart, ...] = ()
-        self.input_s = self.compute_s = self.first_s = 0.0
-        self.first_samples, self.checkpoint_s = 0, checkpoint_s
-        if partial is not None:
-            self.earlier, self.input_s, self.compute_s = partial.parts, partial.input_s, partial.compute_s
-            self.first_s, self.first_samples = partial.first_steps_s, partial.first_steps_samples
-            self.checkpoint_s = partial.checkpoint_s
-            losses.go_on_after(partial.losses, partial.sizes)
-
-    def begin(self) -> None:
-        self._trainer.synchronize()
-        self.begin_s = self._now()
-        self.go_on()
-
-    def go_on(self) -> None:
-        self._since, self._input_before_s = time.perf_counter(), self.input_s
-
-    def pause(self) -> None:
-        """Wait for every step, and stop the clocks."""
-        self.losses.read()
-        self._trainer.synchronize()
-        waited_s = self.input_s - self._input_before_s
-        self.compute_s += max(0.0, time.perf_counter() - self._since - waited_s)
-
-    def partial(self) -> PartialEpoch:
-        part = EpochPart(session=self._session, begin_s=self.begin_s, end_s=self._now())
-        return PartialEpoch(
-            number=self.number, losses=tuple(self.losses.values), sizes=tuple(self.losses.sizes),
-            parts=(*self.earlier, part), input_s=self.input_s, compute_s=self.compute_s, first_steps_s=self.first_s,
-            first_steps_samples=self.first_samples, checkpoint_s=self.checkpoint_s,
-        )  # fmt: skip
-
-
-class LossReader:
-    """An epoch's losses: kept as the framework gives them, read now and then, each checked."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        epoch: int,
-        before: int,
-        tell: Teller,
-        *,
-        total: int | None,
-        dtype: Dtype,
-        made_again: Callable[[int], Arrays] | None,
-    ) -> None:
-        """`before`: the steps of all epochs before. `total`: the steps of this one, where that is known."""
-        self._trainer, self._epoch, self._before, self._tell = trainer, epoch, before, tell
-        self.total, self._dtype, self._made_again = total, dtype, made_again
-        self._pending: list[Any] = []
-        self._read_s = time.perf_counter()
-        self.values: list[float] = []
-        self.sizes: list[int] = []
-
-    def go_on_after(self, values: tuple[float, ...], sizes: tuple[int, ...]) -> None:
-        """Begin behind the steps of a checkpoint, and tell them again: a tracker may not have had them all."""
-        self.sizes += sizes
-        for begin in range(0, len(values), MOST_PENDING):
-            self._keep(list(values[begin : begin + MOST_PENDING]))
-
-    def add(self, loss: Any, size: int) -> None:
-        self._pending.append(loss)
-        self.sizes.append(size)
-        if len(self._pending) >= MOST_PENDING or time.perf_counter() - self._read_s >= READ_EVERY_S:
-            self.read()
-
-    def read(self) -> None:
-        """Read the losses that are pending."""
-        values = self._trainer.read(self._pending) if self._pending else []
-        self._pending.clear()
-        self._keep(values)
-        self._read_s = time.perf_counter()
-
-    def _keep(self, values: list[float]) -> None:
-        for value in values:
-            if not math.isfinite(value):
-                raise self._not_finite(value)
-            self.values.append(value)
-        done = len(self.values)
-        share = min(1.0, done / self.total) if self.total else None
-        self._tell.losses(epoch=self._epoch, step=self._before + done, done=share, losses=values)
-
-    def _not_finite(self, value: float) -> WrongResultError:
-        number = len(self.values)
-        before = f"the loss before it was {self.values[-1]:.4g}" if self.values else "it is the epoch's first"
-        causes = ["the learning rate (a loss that grows before it breaks is too high a rate)"]
-        if self._made_again is not None:
-            inputs, targets = parts_of(self._trainer, self._made_again(number))
-            broken = [name for name, part in (("inputs", inputs), ("targets", targets)) if not _finite(part)]
-            if broken:
-                causes = [f"the data: the {' and '.join(broken)} of that step's batch are not finite"]
-        if self._dtype is not Dtype.FLOAT32:
-            causes.append(f"--dtype {self._dtype.value} (does float32 train?)")
-        causes += ["a log, a division or a square root in the loss that can meet 0", "labels beyond the last class"]
-        of = f" of {self.total:,}" if self.total else ""
-        return WrongResultError(
-            f"The training loss is {value} at step {self._before + number + 1:,} (epoch {self._epoch}, "
-            f"step {number + 1:,}{of}); {before}.",
-            hint=f"Look at: {'; '.join(causes)}. {LAST} holds the last checkpoint before, if there was one.",
-        )
-
-
-def limited(dataset: Dataset, count: int | None) -> Dataset:
-    """Return the data with at most so many samples in each part, the same ones whatever the seed. A stream is cut while
-    it is read."""
-    if count is None:
-        return dataset
-    train, validation = _fewer(dataset.train, count), dataset.validation
-    return replace(dataset, train=train, validation=None if validation is None else _fewer(validation, count))
-
-
-def _fewer(part: Part, count: int) -> Part:
-    if isinstance(part, Stream) or len(part) <= count:
-        return part
-    # Data is often sorted by class, so that the first ones would be of one.
-    return Subset(whole=part, positions=np.sort(order(len(part), seed=0)[:count]))
-
-
-def parts_of(trainer: Trainer, arrays: Arrays) -> tuple[Any, Any]:
-    """Return the inputs and the targets of a batch as the nests they were."""
-    batch = trainer.layout.rebuild(arrays)
-    return batch["inputs"], batch["targets"]
-
-
 def _size(arrays: Arrays) -> int:
     """Return the number of samples: the first axis of the first array counts them."""
     return len(arrays[0]) if arrays[0].ndim else 1
@@ -469,7 +310,3 @@ def _size(arrays: Arrays) -> int:
 
 def _generators_of(state: State) -> State:
     return {name: array for name, array in state.items() if name.startswith("random.")}
-
-
-def _finite(nest: Any) -> bool:
-    return all(np.isfinite(array).all() for array in flatten(nest)[0])

@@ -7,13 +7,13 @@ from mlx import core as mx
 from mlx.utils import tree_flatten
 
 from metalmark.backends.mlx import HALF, MlxBackend, MlxSession, as_float32, cast
-from metalmark.backends.outputs import call, validated
+from metalmark.backends.outputs import call, given_loss, scores, validated
 from metalmark.errors import FormatError
 from metalmark.feeds.leaves import Arrays
 from metalmark.model.nest import flatten, map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
-from metalmark.training.base import State, with_prefix
+from metalmark.training.base import State, optimizer_prefix, with_prefix
 
 
 class MlxTrainer(MlxSession):
@@ -37,11 +37,12 @@ class MlxTrainer(MlxSession):
             model.train(False)
             model.update(cast(mine, self._half))
 
-        def predict(_: Any) -> Any:
-            return as_float32(call(self.recipe.model, rebuild(cast(leaves, self._half))["inputs"]))
+        def judge(batch: Any) -> tuple[Any, Any]:
+            outputs = as_float32(call(self.recipe.model, rebuild(cast(leaves, self._half))["inputs"]))
+            return given_loss(self.recipe, outputs, batch["targets"]), scores(outputs)
 
         try:
-            loss, outputs = validated(self.recipe, predict, rebuild(leaves))
+            loss, outputs = validated(self.recipe, rebuild(leaves), judge)
             mx.eval(loss, flatten(outputs)[0])
         finally:
             for model, mine in zip(self._models, masters, strict=True):
@@ -55,7 +56,9 @@ class MlxTrainer(MlxSession):
     def state(self) -> State:
         state = {f"model.{name}": _array(array) for name, array in self._parameters().items()}
         for number, optimizer in enumerate(self._optimizers):
-            state |= {f"{_prefix(number)}{name}": _array(array) for name, array in tree_flatten(optimizer.state)}
+            state |= {
+                f"{optimizer_prefix(number)}{name}": _array(array) for name, array in tree_flatten(optimizer.state)
+            }
         state["random.key"] = _array(_key())
         return state
 
@@ -71,7 +74,7 @@ class MlxTrainer(MlxSession):
             arrays = [mx.array(kept[f"{prefix}{name}"]).astype(own[f"{prefix}{name}"].dtype) for name in names]
             model.load_weights(list(zip(names, arrays, strict=True)))
         for number, optimizer in enumerate(self._optimizers):
-            _fill(optimizer.state, with_prefix(_prefix(number), state))
+            _fill(optimizer.state, with_prefix(optimizer_prefix(number), state))
         # A key is a seed's two halves, and MLX lets nobody write to the key itself.
         high, low = (int(half) for half in state["random.key"])
         mx.random.seed(high << 32 | low)
@@ -89,11 +92,6 @@ class MlxTrainer(MlxSession):
 
 class MlxTraining(MlxBackend):
     session = MlxTrainer
-
-
-def _prefix(number: int) -> str:
-    """Where the state of an optimiser is kept: most trainings have only the first."""
-    return f"optimizer.{number}." if number else "optimizer."
 
 
 def _key() -> Any:

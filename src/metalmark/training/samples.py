@@ -166,3 +166,19 @@ def _arrays(workload: Workload, recipe: Recipe, plan: Plan, batch: Batch, epoch:
     """Make a step's arrays of the samples as they are in the data."""
     rng = None if epoch is None else np.random.default_rng([plan.seed, epoch, number])
     return leaves_of(recipe.prepare(finished(workload, plan.params, batch, rng)))[0]
+
+
+def limited(dataset: Dataset, count: int | None) -> Dataset:
+    """Return the data with at most so many samples in each part, the same ones whatever the seed. A stream is cut while
+    it is read."""
+    if count is None:
+        return dataset
+    train, validation = _fewer(dataset.train, count), dataset.validation
+    return replace(dataset, train=train, validation=None if validation is None else _fewer(validation, count))
+
+
+def _fewer(part: Part, count: int) -> Part:
+    if isinstance(part, Stream) or len(part) <= count:
+        return part
+    # Data is often sorted by class, so that the first ones would be of one.
+    return Subset(whole=part, positions=np.sort(order(len(part), seed=0)[:count]))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from metalmark.backends.keras_common import loss_of, validated
-from metalmark.backends.outputs import scores
+from metalmark.backends.keras_common import call_arguments, loss_of
+from metalmark.backends.outputs import scores, validated
 from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
 from metalmark.feeds.leaves import Arrays
 from metalmark.model.nest import Layout, flatten
@@ -26,12 +26,12 @@ class TensorflowTrainer(TensorflowSession):
         loss_function = loss_of(recipe)
         self._outputs_layout: Layout | None = None
 
-        def predict(inputs: Any) -> tuple[Any, Any]:
-            outputs = recipe.model(inputs, training=False)
-            return scores(outputs), recipe.model.losses
+        def judge(batch: Any) -> tuple[Any, Any]:
+            outputs = scores(recipe.model(call_arguments(batch["inputs"]), training=False))
+            return loss_function(batch["targets"], outputs, recipe.model.losses), outputs
 
         def evaluate(*leaves: Any) -> Any:
-            loss, outputs = validated(recipe, loss_function, rebuild(leaves), predict)
+            loss, outputs = validated(recipe, rebuild(leaves), judge)
             found, self._outputs_layout = flatten(outputs)
             return loss, [tf.cast(output, tf.float32) for output in found]
 

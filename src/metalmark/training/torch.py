@@ -2,20 +2,19 @@
 
 import warnings
 from collections import deque
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from metalmark.backends.outputs import call, validated
+from metalmark.backends.outputs import call, given_loss, scores, validated
 from metalmark.backends.torch import TorchBackend, TorchSession
 from metalmark.backends.torch_devices import TorchDevice
 from metalmark.feeds.leaves import Arrays
 from metalmark.model.nest import map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
-from metalmark.training.base import State, with_prefix
+from metalmark.training.base import State, optimizer_prefix, with_prefix
 
 
 class TorchTrainer(TorchSession):
@@ -35,10 +34,14 @@ class TorchTrainer(TorchSession):
         self._model.eval()
         try:
             with torch.inference_mode(), self._cast():
-                loss, outputs = validated(self.recipe, partial(call, self._model), batch)
+                loss, outputs = validated(self.recipe, batch, self._judge)
             return float(loss), map_leaves(_as_float, outputs)
         finally:
             self._model.train()
+
+    def _judge(self, batch: Any) -> tuple[Any, Any]:
+        outputs = call(self._model, batch["inputs"])
+        return given_loss(self.recipe, outputs, batch["targets"]), scores(outputs)
 
     def learning_rate(self) -> float:
         return float(self._optimizers[0].param_groups[0]["lr"]) if self._optimizers else 0.0
@@ -46,7 +49,7 @@ class TorchTrainer(TorchSession):
     def state(self) -> State:
         state = {f"model.{name}": _array(value) for name, value in self._model.state_dict().items()}
         for number, optimizer in enumerate(self._optimizers):
-            prefix = _prefix(number)
+            prefix = optimizer_prefix(number)
             state |= {f"{prefix}{name}": array for name, array in _optimizer_state(optimizer.state_dict()).items()}
         if self._scaler is not None:
             state |= {f"optimizer.scaler.{name}": _array(v) for name, v in self._scaler.state_dict().items()}
@@ -65,7 +68,7 @@ class TorchTrainer(TorchSession):
         if self._schedule is not None:
             self._replay_schedule(int(state["optimizer.schedule.steps"]))
         for number, optimizer in enumerate(self._optimizers):
-            optimizer.load_state_dict(_loaded(optimizer.state_dict(), with_prefix(_prefix(number), state)))
+            optimizer.load_state_dict(_loaded(optimizer.state_dict(), with_prefix(optimizer_prefix(number), state)))
         if self._scaler is not None:
             before = self._scaler.state_dict()
             scaler = with_prefix("optimizer.scaler.", state)
@@ -89,11 +92,6 @@ class TorchTrainer(TorchSession):
 
 class TorchTraining(TorchBackend):
     session = TorchTrainer
-
-
-def _prefix(number: int) -> str:
-    """Where the state of an optimiser is kept: most trainings have only the first."""
-    return f"optimizer.{number}." if number else "optimizer."
 
 
 def _optimizer_state(saved: dict[str, Any]) -> State:

@@ -20,7 +20,7 @@ from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, di
 from metalmark.training import samples
 from metalmark.training.base import Training
 from metalmark.training.folder import TrainingJob, TrainingReport
-from metalmark.training.loop import Loop, limited
+from metalmark.training.loop import Loop
 from metalmark.workloads.catalog import load
 
 
@@ -71,7 +71,7 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
     plan = here(request.plan, request.paths)
     tell("data")
     workload = load(plan.workload, source=request.paths.get(plan.workload, ""))
-    dataset = limited(samples.dataset_of(workload, plan), request.goal.limit_samples)
+    dataset = samples.limited(samples.dataset_of(workload, plan), request.goal.limit_samples)
     tell("build")
     with training.open(plan, samples.light(workload, dataset)) as trainer:
         first = samples.first_batch(workload, trainer.recipe, plan, dataset.train)

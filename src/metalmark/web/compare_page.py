@@ -13,9 +13,10 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.run import RunKind
 from metalmark.report.compare_page import comparison_table
 from metalmark.report.html.page import from_table
-from metalmark.results.comparison import PUBLISHED, Comparison, comparable_keys, runs_of
+from metalmark.results.comparison import Comparison
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
+from metalmark.results.sides import PUBLISHED, comparable_keys, runs_of
 from metalmark.store.sqlite import Store
 from metalmark.web.shell import left_out, render, respond
 

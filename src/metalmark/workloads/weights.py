@@ -14,13 +14,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from metalmark.downloads import CACHE_VARIABLE, cache_folder, download_error, downloaded
-from metalmark.errors import NotInstalledError, WeightsError
+from metalmark.errors import FormatError, NotInstalledError, WeightsError
+from metalmark.model.codec import read_json
 
+ConfigKind = TypeVar("ConfigKind", bound=Struct)
+CONFIG = "config.json"
 NONE, IMAGENET = "none", "imagenet"
 BASE_URL = "https://download.pytorch.org/models/"
 PUBLISHED = {
@@ -80,6 +84,20 @@ def checkpoint_file(word: str, architecture: str) -> Path:
     path = find(word, architecture)
     assert path is not None
     return path
+
+
+def read_config(word: str, architecture: str, kind: type[ConfigKind], *, network: str) -> ConfigKind:
+    """Return what config.json beside a checkpoint's arrays says of its network, which is called `network`."""
+    path = checkpoint_file(word, architecture).with_name(CONFIG)
+    try:
+        return read_json(path.read_bytes(), kind, source=CONFIG)
+    except OSError as error:
+        raise WeightsError(
+            f"--weights needs the checkpoint's {CONFIG} beside its arrays, and it can't be read: {error.strerror}. "
+            f"The hub has both in one folder: put them together."
+        ) from error
+    except FormatError as error:
+        raise WeightsError(f"{CONFIG} beside the weights is not a {network}'s: {error.message}") from error
 
 
 def load(path: Path, shapes: Mapping[str, tuple[int, ...]], rename: Callable[[str], str]) -> dict[str, np.ndarray]:

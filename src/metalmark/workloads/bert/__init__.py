@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from metalmark.errors import FormatError, WeightsError
-from metalmark.model.codec import read_json
+from metalmark.errors import WeightsError
 from metalmark.model.workload import Batch, Param, Params, Workload
 from metalmark.workloads import builders, weights
-from metalmark.workloads.weights import NONE
+from metalmark.workloads.weights import CONFIG, NONE
 
 LEARNING_RATE = 1e-4
 LABELS = 2
@@ -24,7 +23,6 @@ INITIAL = 0.02
 """The standard deviation BERT's weights begin with."""
 MAX_POSITIONS = 512
 TYPES = 2
-CONFIG = "config.json"
 ACTIVATION = "gelu"
 EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
@@ -99,16 +97,7 @@ def forward_flops(params: Params) -> float:
 
 
 def shape_of_file(weights_choice: str) -> Shape:
-    path = weights.checkpoint_file(weights_choice, "bert").with_name(CONFIG)
-    try:
-        config = read_json(path.read_bytes(), Config, source=CONFIG)
-    except OSError as error:
-        raise WeightsError(
-            f"--weights needs the checkpoint's {CONFIG} beside its arrays, and it can't be read: {error.strerror}. "
-            f"The hub has both in one folder: put them together."
-        ) from error
-    except FormatError as error:
-        raise WeightsError(f"{CONFIG} beside the weights is not a BERT's: {error.message}") from error
+    config = weights.read_config(weights_choice, "bert", Config, network="BERT")
     if config.hidden_act != ACTIVATION:
         raise WeightsError(f"{CONFIG}: the activation is {config.hidden_act}; this workload's is {ACTIVATION}.")
     if config.num_attention_heads < 1 or config.hidden_size % config.num_attention_heads:

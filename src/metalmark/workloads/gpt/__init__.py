@@ -14,11 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from metalmark.errors import FormatError, UnsupportedError, WeightsError
-from metalmark.model.codec import read_json
+from metalmark.errors import UnsupportedError, WeightsError
 from metalmark.model.workload import Batch, Param, Params, Task, Workload
 from metalmark.workloads import builders, weights
-from metalmark.workloads.weights import NONE
+from metalmark.workloads.weights import CONFIG, NONE
 
 BETAS = (0.9, 0.95)
 EPSILON = 1e-8
@@ -28,7 +27,6 @@ NORM_EPSILON = 1e-5
 INITIAL = 0.02
 """The standard deviation that weights begin with."""
 POSITIONS = 1024
-CONFIG = "config.json"
 ACTIVATION = "gelu_new"
 LORA_ALPHA = 16.0
 """What the adapters add is multiplied by this over their rank."""
@@ -213,16 +211,7 @@ def training_factor(params: Params) -> float:
 
 
 def shape_of_file(weights_choice: str) -> Shape:
-    path = weights.checkpoint_file(weights_choice, "gpt").with_name(CONFIG)
-    try:
-        config = read_json(path.read_bytes(), Config, source=CONFIG)
-    except OSError as error:
-        raise WeightsError(
-            f"--weights needs the checkpoint's {CONFIG} beside its arrays, and it can't be read: {error.strerror}. "
-            f"The hub has both in one folder: put them together."
-        ) from error
-    except FormatError as error:
-        raise WeightsError(f"{CONFIG} beside the weights is not a GPT-2's: {error.message}") from error
+    config = weights.read_config(weights_choice, "gpt", Config, network="GPT-2")
     if config.activation_function != ACTIVATION:
         raise WeightsError(
             f"{CONFIG}: the activation is {config.activation_function}; this workload's is {ACTIVATION}."

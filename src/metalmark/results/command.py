@@ -1,0 +1,70 @@
+"""The command that would measure a cell or train a network again."""
+
+import shlex
+from functools import cache
+
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
+from metalmark.model.training import Goal, Metric, Target
+from metalmark.workloads.catalog import load, names
+
+
+def bench_command(plan: Plan) -> str:
+    """The command that measures a plan again."""
+    parts = _plan_words(plan)
+    parts[5:5] = ["--mode", plan.mode.value]
+    if plan.feed is not Feed.RESIDENT:
+        parts += ["--data-from", plan.feed.value]
+    if plan.loader is not None:
+        usual, loader = Loader(), plan.loader
+        named = {"workers": loader.workers, "prefetch": loader.prefetch, "pin": loader.pin}
+        parts += [f"--{name}={word(value)}" for name, value in named.items() if value != getattr(usual, name)]
+    if plan.budget.steps:
+        parts += ["--steps", str(plan.budget.steps)]
+    elif plan.budget.seconds != Budget().seconds:
+        parts += ["--seconds", f"{plan.budget.seconds:g}"]
+    if plan.proof is not Proving.FLAG:
+        parts += ["--proof", plan.proof.value]
+    return f"metalmark bench {shlex.join(parts)}"
+
+
+def train_command(plan: Plan, goal: Goal) -> str:
+    """The command that trains a plan again."""
+    parts = [*_plan_words(plan), "--epochs", str(goal.epochs)]
+    parts += ["--target-accuracy", f"{goal.target_accuracy:g}"] if goal.target_accuracy is not None else []
+    parts += ["--target", target_words(goal.target)] if goal.target is not None else []
+    parts += ["--monitor", monitor_words(goal.monitor)] if goal.monitor is not None else []
+    parts += ["--limit-samples", str(goal.limit_samples)] if goal.limit_samples is not None else []
+    parts += ["--limit-steps", str(goal.limit_steps)] if goal.limit_steps is not None else []
+    parts += ["--patience", str(goal.patience)] if goal.patience is not None else []
+    parts += ["--workers", str(goal.workers)] if goal.workers is not None else []
+    return f"metalmark train {shlex.join(parts)}"
+
+
+def target_words(target: Target) -> str:
+    """A target as --target takes it, with the direction said."""
+    return f"{target.name}{'<=' if target.falls else '>='}{target.value:g}"
+
+
+def monitor_words(monitor: Metric) -> str:
+    return f"{monitor.name}:{'min' if monitor.falls else 'max'}"
+
+
+def _plan_words(plan: Plan) -> list[str]:
+    parts = [plan.workload, "-f", plan.framework, "-d", str(plan.device)]
+    usual = _defaults(plan.workload)
+    for name, value in plan.params.items():
+        parts += [] if name in usual and usual[name] == value else [f"--{name.replace('_', '-')}", word(value)]
+    for name in plan.settings.__struct_fields__:
+        value = getattr(plan.settings, name)
+        if value != getattr(DEFAULT_SETTINGS, name):
+            parts.append(f"--{name.replace('_', '-')}={word(value)}")
+    parts += ["--target-column", plan.target_column] if plan.target_column else []
+    return [*parts, *(["--data", plan.data] if plan.data != "synthetic" else [])]
+
+
+@cache
+def _defaults(workload: str) -> dict[str, object]:
+    """The default parameters of a built-in workload; a user's own file is not run to ask."""
+    if workload not in names():
+        return {}
+    return {param.name: param.default for param in load(workload).params}
