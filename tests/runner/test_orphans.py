@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from metalmark.backends.base import Probe
@@ -21,9 +20,7 @@ from metalmark.runner import probing
 from metalmark.runner.ask import Asker, NoAnswer, ask
 from metalmark.runner.describe import describe
 from metalmark.workloads.catalog import digest
-from tests.processes import ROOT, heed_ctrl_c, metalmark
-
-PATIENCE_S = 30.0
+from tests.processes import PATIENCE_S, ROOT, heed_ctrl_c, lives, metalmark, until
 
 WORKLOAD = """
 import ctypes, os, signal, subprocess, sys, time
@@ -53,20 +50,6 @@ BODIES = {
         time.sleep(600)
 """,
 }
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def is_ready(helper: int) -> bool:
@@ -252,3 +235,9 @@ def test_the_helper_does_not_look_like_a_child_of_its_command() -> None:
         assert isinstance(words, list)
         listed = " ".join(["700", *map(str, words)]).encode()
         assert orphans.marked_in(listed, f"{orphans.MARK}={orphans._helper._command}.".encode()) == []
+
+
+def test_a_process_that_forked_while_it_was_listed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    listings = iter([[], [700]])
+    monkeypatch.setattr(orphans, "_listed", lambda _: next(listings))
+    assert orphans.marked_processes(b"METALMARK_COMMAND=abc123.") == [700]

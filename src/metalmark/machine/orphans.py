@@ -181,6 +181,11 @@ def _end_marked(beginning: bytes) -> None:
 def marked_processes(beginning: bytes) -> list[int]:
     """Return the processes that were started with a variable that begins so, as far as the system tells us. A null byte
     stands for the end of the variable."""
+    # A process that forks and ends while the system is asked may be missing together with its child: ask again.
+    return _listed(beginning) or _listed(beginning)
+
+
+def _listed(beginning: bytes) -> list[int]:
     if sys.platform == "darwin":
         # -E prints the environment after the command. Of other users' processes and of Apple's own it prints none.
         command = ["/bin/ps", "-axwwE", "-o", "pid=", "-o", "command="]
