@@ -22,13 +22,13 @@ class CannotBuildError(Exception):
     """Why there is no simulated device here."""
 
 
-def environment(*, limit_mib: int = 1024) -> dict[str, str]:
-    """Variables for a process that shall have the device, with so much memory."""
+def environment(*, limit_mib: int = 1024, fault: str = "") -> dict[str, str]:
+    """Variables for a process that shall have the device, with so much memory and with these faults."""
     path = os.pathsep.join(filter(None, [str(built()), os.environ.get("PYTHONPATH")]))
     # Threads that wait for one another on a busy machine make the device look busy after it was synchronised. A process
     # has one accelerator: a real one would be it.
     quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return {"PYTHONPATH": path, "SIMULATED_LIMIT_MIB": str(limit_mib), **quiet}
+    return {"PYTHONPATH": path, "SIMULATED_LIMIT_MIB": str(limit_mib), "SIMULATED_FAULT": fault, **quiet}
 
 
 def built() -> Path:
@@ -42,7 +42,7 @@ def built() -> Path:
     if compiler is None:
         raise CannotBuildError("there is no C++ compiler (c++)")
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for name in ("device.cpp", "plugin.py", "build.py"):
+    for name in ("device.cpp", "plugin.py", "faults.py", "build.py"):
         digest.update((HERE / name).read_bytes())
     folder = CACHE / digest.hexdigest()[:16]
     if not folder.exists():
@@ -58,7 +58,8 @@ def _build(folder: Path, compiler: str, torch: Path) -> None:
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: simulated\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[torch.backends]\nsimulated = simulated_plugin:autoload\n")
-        shutil.copy(HERE / "plugin.py", made / "simulated_plugin.py")
+        for name in ("plugin", "faults"):
+            shutil.copy(HERE / f"{name}.py", made / f"simulated_{name}.py")
         includes = [f"-I{torch / 'include'}", f"-I{torch / 'include/torch/csrc/api/include'}"]
         libraries = [f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch"]
         command = [compiler, *FLAGS, *includes, str(HERE / "device.cpp"), "-o", str(made / "libsimulated.so")]

@@ -2,6 +2,7 @@
 // the host's and its operations are the CPU's, but like Metal it refuses NumPy, float64, operands of two devices, and
 // more memory than it has: SIMULATED_LIMIT_MIB.
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -148,6 +150,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return {placed(a), placed(b), placed(c)};
 }
 
+// Its schema does not say that it writes to the running statistics, so PyTorch's fallback would not write them back.
+std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                              const MaybeTensor& mean, const MaybeTensor& variance, bool training,
+                                              double momentum, double epsilon) {
+  const auto held = [](const MaybeTensor& tensor) {
+    return tensor && tensor->defined() ? MaybeTensor(on_host(*tensor)) : std::nullopt;
+  };
+  auto [a, b, c] = at::native_batch_norm(on_host(input), held(weight), held(bias), held(mean), held(variance), training,
+                                         momentum, epsilon);
+  return {a.to(DEVICE), b.to(DEVICE), c.to(DEVICE)};
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
@@ -162,12 +176,26 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", at::native::set_);
   m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   m.impl("set_", at::native::set_cpu_);
+  m.impl("native_batch_norm", batch_norm);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
+
+// Which operations autocast lowers, and which it keeps in float32: those of CUDA.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+
+#define LOWERED(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define KEPT(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+#define RAISED(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  AT_FORALL_LOWER_PRECISION_FP(LOWERED)
+  AT_FORALL_FP32(KEPT)
+  AT_FORALL_FP32_SET_OPT_DTYPE(RAISED)
 }
 
 }  // namespace

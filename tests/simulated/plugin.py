@@ -6,6 +6,7 @@ It is copied beside the built library, where worker processes find it as a vendo
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from pathlib import Path
 
@@ -18,6 +19,10 @@ def autoload() -> None:
     torch.ops.load_library(str(LIBRARY))
     torch.utils.rename_privateuse1_backend("simulated")
     torch._register_device_module("simulated", sys.modules[__name__])
+    # For such a device `Module.to` would make a new parameter for each name, and weights that are shared would not be.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    # Not above: PyTorch is being imported when it loads this module, and the faults replace what it has by then.
+    importlib.import_module("simulated_faults").inject_asked()
 
 
 def is_available() -> bool:
@@ -34,6 +39,10 @@ def current_device() -> int:
 
 def synchronize(device: object = None) -> None:
     torch.accelerator.synchronize(device)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16]
 
 
 def held_bytes() -> int:
