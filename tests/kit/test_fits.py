@@ -17,7 +17,7 @@ from metalmark.kit import callbacks
 from metalmark.kit.fits import FitOptions, FitRecorder, FitWatch, LoopWatch
 from metalmark.kit.running import RunRecorder
 from metalmark.model.watch import WatchedRun, WatchEnding
-from metalmark.report.text.run_tables import watched_table
+from metalmark.report.text.watch_page import watched_table
 
 
 def options(store: Path, **given: Any) -> FitOptions:

@@ -18,11 +18,12 @@ from metalmark.errors import FormatError, NotInstalledError, UsageError
 from metalmark.kit import running
 from metalmark.kit.frameworks import Later
 from metalmark.kit.ledger import Ledger
-from metalmark.kit.running import MOST_STRETCHES, LoopPace, split_trackers
+from metalmark.kit.running import split_trackers
 from metalmark.model.codec import decode
 from metalmark.model.watch import WatchedRun, WatchEnding
 from metalmark.store.selection import select
 from metalmark.store.sqlite import Store
+from metalmark.watch.pace import MOST_STRETCHES, LoopPace
 from tests.kit.conftest import Script
 from tests.simulated.conftest import Simulated
 

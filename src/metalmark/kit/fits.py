@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from metalmark.errors import UsageError
 from metalmark.kit.callbacks import make_again
-from metalmark.kit.running import LoopPace, RunRecorder, Track
+from metalmark.kit.running import RunRecorder, Track
 from metalmark.model.watch import Pass, WatchedRun
+from metalmark.watch.pace import LoopPace
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -41,7 +42,7 @@ class FitOptions(Struct, frozen=True, kw_only=True):
     def make_run(self) -> RunRecorder:
         if self.name == "":
             raise UsageError("A callback's name is empty.", hint="Leave it out to take the model's name.")
-        return RunRecorder(self.name or "fit", self.track, self.params, self.hz, self.store)
+        return RunRecorder(self.name or "fit", self.track, self.params, self.hz, self.store, hooks=False)
 
 
 class LoopWatch:

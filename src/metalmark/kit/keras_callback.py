@@ -31,8 +31,8 @@ class KerasWatch(FitWatch, keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, options: FitOptions) -> None:
         super().__init__(options)
-        self._train = WatchedFunction("train_function")
-        self._test = WatchedFunction("test_function")
+        self._train = FitFunction("train_function")
+        self._test = FitFunction("test_function")
         self._thread = 0
         self._counted = False
         self._unlogged: Mapping[str, Any] = {}
@@ -121,7 +121,7 @@ class KerasWatch(FitWatch, keras.callbacks.Callback):  # type: ignore[misc]
         self._test.detach()
 
 
-class WatchedFunction:
+class FitFunction:
     """A model's train or test function with a clock around its batches, for as long as one fit lasts."""
 
     def __init__(self, attribute: str) -> None:
@@ -196,7 +196,7 @@ class WatchedFunction:
                 most = len(batches)
             else:
                 loop.asked(clock())
-                timed = TimedBatches(batches, loop)
+                timed = FitBatches(batches, loop)
                 if not hasattr(batches, "get_next"):
                     batches = timed
                 elif most == 1 and getattr(function, "__qualname__", "") == OWN_FUNCTION:
@@ -224,7 +224,7 @@ class WatchedFunction:
         return returned
 
 
-class TimedBatches:
+class FitBatches:
     """An iterator whose batches are waited for under the clock."""
 
     def __init__(self, batches: Iterator[Any], loop: LoopWatch) -> None:

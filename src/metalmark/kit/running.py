@@ -21,21 +21,25 @@ import msgspec
 
 import metalmark
 from metalmark.errors import StoreError, UsageError
+from metalmark.explain.from_watch import explain_watched
+from metalmark.explain.sentences import verdict_sentence
 from metalmark.kit.frameworks import versions
 from metalmark.kit.ledger import Ledger, LoggedRow
+from metalmark.kit.recording import StepRecording, TimedLoader
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.machine.sleep import SleepWatch
 from metalmark.model.codec import encode
 from metalmark.model.plan import Scalar
 from metalmark.model.run import Software, new_id, now_utc
-from metalmark.model.watch import Pass, Stretch, WatchedRun, WatchEnding
+from metalmark.model.watch import Pass, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
 from metalmark.store.sqlite import Store, store_path
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
 from metalmark.track.destination import TRACKERS
+from metalmark.watch.pace import LoopPace
 
 if TYPE_CHECKING:
     from metalmark.track.tracking import Tracking
@@ -45,7 +49,6 @@ HZ = 1.0
 GRACE_S = 2.0
 MARKS = 2 * 64
 """Number of moments that are noted before they are added up: a step only notes."""
-MOST_STRETCHES = 4096
 PATIENCE_S = 30.0
 """How long the end of a run waits for a tracker of the user's own."""
 
@@ -105,8 +108,16 @@ class RunRecorder:
     """`watch` and `log` never wait for the device: times are the host's, and a device's numbers are read later."""
 
     def __init__(
-        self, name: str, track: Track, params: Mapping[str, Any], hz: float | None, store: str | os.PathLike[str] | None
+        self,
+        name: str,
+        track: Track,
+        params: Mapping[str, Any],
+        hz: float | None,
+        store: str | os.PathLike[str] | None,
+        *,
+        hooks: bool = True,
     ) -> None:
+        """`hooks`: whether to see what frameworks do. A callback is told by its library, in whose loop it begins."""
         if not name or (hz is not None and not 0 < hz <= 20):
             raise UsageError("mm.run() takes a name, and hz above 0 and up to 20 (or None).")
         self.id = new_id()
@@ -125,6 +136,8 @@ class RunRecorder:
         self._threads: list[TrackerThread] = []
         self._ledger = Ledger(self._tell)
         self._sampler: Sampler | None = None
+        self._recording = StepRecording()
+        self._hooks = hooks
         self._around = ExitStack()
         """Contexts that last as long as the run does."""
         self._sleepy = ""
@@ -188,11 +201,14 @@ class RunRecorder:
         self._sleep = SleepWatch()
         self._sampler = Sampler(default_sensors(os.getpid()) if self._hz else [], self._hz, time.monotonic())
         self._sampler.start()
+        if self._hooks:
+            self._recording.begin(lambda trouble: self.note(scrub(f"steps may be seen in part only: {trouble}")[:500]))
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         elapsed_s = time.perf_counter() - self._began_s
         assert self._sampler is not None
+        script = self._recording.end()
         telemetry = self._sampler.stop(GRACE_S)
         self._sampler = None
         gap = self._sleep.gap()
@@ -226,6 +242,7 @@ class RunRecorder:
             curves=self._ledger.curves(self._began_s),
             telemetry=msgspec.structs.replace(telemetry, slept_s=gap.slept_s, wall_gap_s=gap.wall_gap_s),
             notes=tuple(notes),
+            script=script,
         )
         notes += self._finish_trackers(self.result)
         self.result = msgspec.structs.replace(self.result, notes=tuple(notes))
@@ -245,6 +262,8 @@ class RunRecorder:
             if known:
                 parts.append(f"{curve.name} {known[0]:.4g} → {known[-1]:.4g}")
         parts += [f"{flag.name}: {flag.evidence}" for flag in flags_of_watched(run)]
+        if run.stretches or (run.script is not None and run.script.steady is not None):
+            parts.append(verdict_sentence(explain_watched(run)).rstrip("."))
         return "; ".join([*parts, *run.notes, f"kept as {run.id}"])
 
     def _tell(self, rows: Sequence[LoggedRow]) -> None:
@@ -282,49 +301,6 @@ class RunRecorder:
             warnings.warn(f"metalmark: {error.message} {error.hint} {kept}", stacklevel=3)
 
 
-class LoopPace:
-    """Where a loop's time goes. Each step is a stretch of its own until there are MOST_STRETCHES: then neighbours are
-    joined, again and again as the run goes on. Memory stays small, and every sum stays exact."""
-
-    def __init__(self) -> None:
-        self._size = 1
-        self._done: list[list[float]] = []
-        self.waits_known = True
-        """Whether what was waited for input can be told; for a library's loop it may not."""
-
-    def take(self, marks: list[float], begin: float, origin: float) -> float:
-        """Take two moments per step, when its batch was there and when it ended, and empty `marks`; return the time
-        waited. The first step began at `begin`, each other one where the step before ended."""
-        waited_s = 0.0
-        for got, end in zip(marks[::2], marks[1::2], strict=True):
-            self.step(begin - origin, end - begin, got - begin)
-            waited_s += got - begin
-            begin = end
-        marks.clear()
-        return waited_s
-
-    def step(self, at_s: float, elapsed_s: float, waited_s: float, steps: int = 1) -> None:
-        """Take a step, or `steps` that could not be told apart."""
-        done = self._done
-        if done and done[-1][0] < self._size:
-            last = done[-1]
-            last[0] += steps
-            last[2] += elapsed_s
-            last[3] += waited_s
-            return
-        if len(done) >= MOST_STRETCHES:
-            pairs = zip(done[::2], done[1::2], strict=True)
-            self._done = done = [[a[0] + b[0], a[1], a[2] + b[2], a[3] + b[3]] for a, b in pairs]
-            self._size *= 2
-        done.append([steps, at_s, elapsed_s, waited_s])
-
-    def stretches(self) -> tuple[Stretch, ...]:
-        return tuple(
-            Stretch(steps=int(steps), at_s=at_s, elapsed_s=elapsed_s, waited_s=waited_s if self.waits_known else None)
-            for steps, at_s, elapsed_s, waited_s in self._done
-        )
-
-
 class Watching(Generic[Item]):
     """A loader that is timed from outside. It has the loader's length, for progress bars."""
 
@@ -352,9 +328,9 @@ class Watching(Generic[Item]):
                 waited_s += pace.take(marks, begin, run._began_s)
                 begin = last
 
+        timed = TimedLoader(run._recording, self._loader)  # a loader's workers start here, and that is waiting too
         try:
-            # A loader's workers start here, and that is waiting too.
-            for batch in self._loader:
+            for batch in timed:
                 note(clock())
                 if leads:
                     run._step += 1
@@ -366,6 +342,7 @@ class Watching(Generic[Item]):
                 if len(marks) >= MARKS:
                     take()
         finally:
+            timed.close()
             take()
             run._passes.append(
                 Pass(

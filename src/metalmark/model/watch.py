@@ -51,6 +51,78 @@ class Curve(Struct, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
 
 
+class SyncPoint(Struct, frozen=True, kw_only=True):
+    """A place in the user's code where the host waited for the device."""
+
+    where: str
+    """The file's name and the line: "train.py:41"."""
+    call: str
+    """".item()", ".cpu()", "print"."""
+    count: Count
+    seconds: Seconds
+
+
+class CopyGroup(Struct, frozen=True, kw_only=True):
+    """Copies from the host's memory to the device's, of about the same size."""
+
+    up_to_bytes: Count
+    """A power of two."""
+    count: Count
+    total_bytes: Count
+    seconds: Seconds
+    """As the host saw it; a copy that is not waited for ends later."""
+
+
+class WatchedProcess(Struct, frozen=True, kw_only=True):
+    """A process of the script that was followed."""
+
+    role: str
+    """"main", "rank 1", "loader worker", "other"."""
+    steps: Count
+    ended: bool
+    """False: it was still running, or was killed."""
+
+
+class WatchedSteps(Struct, frozen=True, kw_only=True):
+    """What the training steps after the first were made of, as the host saw them, all together."""
+
+    steps: Count
+    elapsed_s: Seconds
+    waited_s: Seconds
+    forward_s: Seconds | None = None
+    """Where it can be told apart: from the batch to the beginning of the backward pass."""
+    backward_s: Seconds | None = None
+    optimizer_s: Seconds | None = None
+    sync_s: Seconds = 0.0
+    copy_s: Seconds = 0.0
+    host_s: Seconds | None = None
+    """Processor time of the training's own thread outside of waits and synchronisations."""
+
+
+class WatchedScript(Struct, frozen=True, kw_only=True):
+    """What was seen of a script that was not changed, beside its steps."""
+
+    command: str
+    """As typed, paths cut out; empty for mm.run."""
+    exit_code: int | None = None
+    """None: it was ended by a signal, or there was none."""
+    signal: str = ""
+    frameworks: tuple[str, ...] = ()
+    """Those of its imports that were followed."""
+    device: str = ""
+    """Where its parameters were, as its framework names it."""
+    device_name: str = ""
+    batch_size: Count | None = None
+    first_step_s: Seconds | None = None
+    steady: WatchedSteps | None = None
+    phases: dict[str, Seconds] = {}
+    """start-up, training, validation, checkpoint; what is left is other."""
+    syncs: tuple[SyncPoint, ...] = ()
+    """The worst first."""
+    copies: tuple[CopyGroup, ...] = ()
+    processes: tuple[WatchedProcess, ...] = ()
+
+
 class WatchedRun(Run, frozen=True, kw_only=True, tag="watch"):
     name: str
     elapsed_s: Seconds
@@ -65,6 +137,8 @@ class WatchedRun(Run, frozen=True, kw_only=True, tag="watch"):
     curves: tuple[Curve, ...] = ()
     telemetry: Telemetry
     notes: tuple[str, ...] = ()
+    script: WatchedScript | None = None
+    """None: a run of an older Metalmark."""
 
     def input_wait_share(self, loop: str = "train") -> float | None:
         """Of the loop's time, how much it waited for batches. On an accelerator the host's, so an upper bound."""
