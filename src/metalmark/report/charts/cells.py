@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Mode, Plan, word
-from metalmark.model.run import Absent
+from metalmark.model.run import PARITY_FAILED, Absent
 from metalmark.report.charts.draw import MOST_ROWS, Bar, Drawn, Figure, Missing, bars_svg, numbers
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, lines_svg, wants_log
 from metalmark.report.text.tables import device_name, plan_value, spaced
@@ -150,6 +150,7 @@ def _bar_figures(
             bars, rows = [], []
             for cell, (value, text, interval, others) in part:
                 row = ", ".join(filter(None, (cell.plan.framework, _extras(cell.plan, plans))))
+                text += _mark(cell)
                 low, high = interval or (None, None)
                 where = _where(cell, group)
                 bars.append(Bar(row=row, group=where, value=value * factor, low=low, high=high, text=text))
@@ -239,19 +240,23 @@ def _scaling(name: str, cells: Sequence[Cell], param: str) -> list[Figure]:
 def _scaling_figure(name: str, groups: dict[str, list[Cell]], param: str) -> Figure:
     title = OVER[param]
     lines, rows = [], []
+    wrong: list[str] = []
     for key, group in groups.items():
         ordered = sorted(group, key=lambda cell: _at(cell, param))
         points = tuple((_at(cell, param), cell.samples_s) for cell in ordered)
         spans = tuple(_rate_interval(cell) for cell in ordered)
         lines.append(Line(name=key, points=points, intervals=spans))
+        wrong += [f"{key} at {_at(cell, param):g}" for cell in ordered if PARITY_FAILED in cell.flags]
         for cell, span in zip(ordered, spans, strict=True):
             ends = ("?", "?") if span is None else (figures(span[0]), figures(span[1]))
-            rows.append((key, f"{_at(cell, param):g}", figures(cell.samples_s), *ends, seconds(cell.step_s)))
+            rate = f"{figures(cell.samples_s)}{_mark(cell)}"
+            rows.append((key, f"{_at(cell, param):g}", rate, *ends, seconds(cell.step_s)))
     x = Axis(title, log=wants_log([x for line in lines for x, _ in line.points]), whole=True)
     y = Axis("samples per second", log=wants_log([y for line in lines for _, y in line.points]), zero=True)
     fastest = max(lines, key=lambda line: max(y for _, y in line.points))
     which = [what for what, axis in ((title, x), ("throughput", y)) if axis.log]
     scales = f" Logarithmic: {' and '.join(which)}." if which else ""
+    scales += f" {PARITY_FAILED}: {'; '.join(wrong)}." if wrong else ""
     return Figure(
         title=f"Scaling over {title}: {name}",
         about=f"Points: median, over processes their geometric mean. Lines across: 95% interval.{scales}",
@@ -259,6 +264,11 @@ def _scaling_figure(name: str, groups: dict[str, list[Cell]], param: str) -> Fig
         svg=lines_svg(lines, x, y, points=True),
         numbers=numbers(("line", title, "samples/s", "95% from", "to", "step"), rows),
     )
+
+
+def _mark(cell: Cell) -> str:
+    """What stands behind a speed that is not that of the same network."""
+    return f", {PARITY_FAILED}" if PARITY_FAILED in cell.flags else ""
 
 
 def _at(cell: Cell, param: str) -> float:
@@ -272,8 +282,8 @@ def _published(name: str, params: dict[str, str], ours: Sequence[Cell], theirs: 
     for cell in ours:
         where, dtype = f"{cell.plan.framework} {cell.plan.device}", cell.plan.settings.dtype.value
         value = cell.step_s * STEPS
-        bars.append(Bar(row=f"{where}, {dtype}", group=OURS, value=value, text=f"{figures(value)} s"))
-        rows.append((f"{where}, {device_name(cell)}", OURS, dtype, figures(value), ""))
+        bars.append(Bar(row=f"{where}, {dtype}", group=OURS, value=value, text=f"{figures(value)} s{_mark(cell)}"))
+        rows.append((f"{where}, {device_name(cell)}", OURS, dtype, figures(value), _mark(cell).lstrip(", ")))
     for one in theirs:
         assert one.value is not None
         bars.append(Bar(row=f"{one.device} *", group=THEIRS, value=one.value, text=f"{one.value:,g} s", hollow=True))

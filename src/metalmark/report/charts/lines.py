@@ -30,6 +30,8 @@ class Line(Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     intervals: tuple[tuple[float, float] | None, ...] = ()
     """One per point, or none at all."""
+    says: dict[float, str] = {}
+    """What to show on hovering over the point at a place, where its value alone would not tell enough."""
     trend: bool = False
     """A trend: drawn over the other lines, in ink."""
 
@@ -141,7 +143,8 @@ def _rows(line: Line, across: Axis, up: Axis) -> list[dict[str, Any]]:
         about = f", 95% interval {_value(span[0], up)} to {_value(span[1], up)}" if span else ""
         rows.append(
             {"name": name, "mark": name, "x": x, "y": y, "place": place, "low": span and span[0],
-             "high": span and span[1], "says": f"{_place(x, across)}: {name} {_value(y, up)}{about}"}
+             "high": span and span[1], "says": plain(line.says[x], 300) if x in line.says
+             else f"{_place(x, across)}: {name} {_value(y, up)}{about}"}
         )  # fmt: skip
     return rows
 
@@ -165,6 +168,8 @@ def _strips(lines: Sequence[Line], across: Axis, up: Axis) -> list[dict[str, Any
 
 def _at(lines: Sequence[Line], middle: float, across: Axis, up: Axis) -> str:
     """Say the value of each line at its point nearest to `middle`."""
+    if len(lines) == 1 and lines[0].says:
+        return plain(lines[0].says[min(lines[0].says, key=lambda x: abs(x - middle))], 300)
     nearest = [min(line.points, key=lambda point: abs(point[0] - middle)) for line in lines]
     values = [f"{plain(line.name)} {_value(y, up)}" for line, (_, y) in zip(lines, nearest, strict=True)]
     return f"{_place(nearest[0][0], across)}: {', '.join(values)} ({up.title})"

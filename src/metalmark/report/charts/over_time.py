@@ -6,12 +6,16 @@ from itertools import pairwise
 from msgspec import Struct
 
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed, Phases
+from metalmark.model.parity import ParityRun
 from metalmark.model.run import Absent, Series, Telemetry
 from metalmark.model.training import ACCURACY, TRAIN_LOSS, VALIDATION_LOSS, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
+from metalmark.report.charts.explain import explanation_figures, script_figures
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
+from metalmark.report.charts.parity import parity_figures
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import figures, grouped, known, metric_value, percent, prefix_of, reading, seconds
 from metalmark.results.cells import Cell
@@ -58,10 +62,14 @@ SENSOR_CHARTS = (
 def run_figures(run: AnyRun) -> list[Drawn]:
     """Return every figure of one run, for a page whose heading has its name."""
     if isinstance(run, WatchedRun):
-        return [*watched_figures(run), *series_figures(run.telemetry, run.name, headed=True)]
+        return [*script_figures(run), *watched_figures(run), *series_figures(run.telemetry, run.name, headed=True)]
     if isinstance(run, BenchRun):
         done = isinstance(run.outcome, Completed)
         return cell_figures(Cell(plan=run.plan, records=(run,)), run.plan.label) if done else []
+    if isinstance(run, ParityRun):
+        return parity_figures(run)
+    if isinstance(run, ExplanationRun):
+        return [*explanation_figures(run), *series_figures(run.telemetry, run.subject, headed=True)]
     drawn: list[Drawn] = [*training_figures(run)]
     for number, session in enumerate(run.sessions):
         which = f", session {number + 1}" if len(run.sessions) > 1 else ""
