@@ -61,7 +61,9 @@ class Session(Protocol):
     notes: tuple[str, ...]
     batch_shown: str
     """What a batch holds, for messages: "inputs[0] float32 (32, 64), targets int64 (32,)"."""
-    feeder: BatchFeed
+
+    @property
+    def feeder(self) -> BatchFeed: ...
 
     def step(self) -> None:
         """Enqueue one unit of work: forward, and in training backward and update, on the next batch."""

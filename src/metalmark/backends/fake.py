@@ -3,6 +3,9 @@
 A step is put into a queue and returns at once; the device finishes it `step_ms` of its own time later.
 Time is kept, not spent: the device is a moment in the future (`busy_until`), so a queue of a million
 steps costs nothing and the truth is exact. Faults are parameters of the workload `fake`.
+
+A step may be made of parts, each of a known length: the host's own time, which is spun through; the device's
+arithmetic, memory traffic and optimiser; a loader's batches and their transfers.
 """
 
 import math
@@ -13,11 +16,12 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from metalmark.backends.base import RING, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
-from metalmark.model.plan import DeviceKind, Mode, Plan
+from metalmark.model.plan import DeviceKind, Loader, Mode, Plan
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Params, Workload
 
@@ -36,21 +40,100 @@ METAL_ABORTS = (
 )
 """What MLX leaves behind when the GPU's memory does not suffice, before its process aborts."""
 
+AT_BATCH = 32
+"""The parts of a step that grow with the batch have the length that is given at this batch size."""
+THROTTLED = 0.6
+"""How much slower a step becomes where the fault is `throttle`."""
+
 
 class FakeMemoryError(Exception):
     """What this device raises when it is full."""
 
 
-class FakeFeeder:
-    """The software device reads no batches: it counts which one would be next."""
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """The true lengths of what a step is made of, in seconds."""
 
-    def __init__(self) -> None:
+    host_s: float
+    """What the host needs to enqueue the step."""
+    compute_s: float
+    memory_s: float
+    fixed_s: float
+    """Of the device, whatever the batch size is."""
+    optimizer_s: float
+    input_s: float
+    """What making one batch costs one worker of the loader."""
+    transfer_s: float
+
+    @property
+    def device_s(self) -> float:
+        """Of a step on a resident batch."""
+        return self.compute_s + self.memory_s + self.fixed_s + self.optimizer_s
+
+
+def parts_of(params: Params, *, training: bool) -> StepParts:
+    """Return the parts of a step at its batch size. A step without parts of its device takes `step_ms` in all."""
+
+    def seconds(name: str) -> float:
+        return float(params.get(name, 0.0)) / 1e3
+
+    scale = int(params["batch_size"]) / AT_BATCH
+    parts = StepParts(
+        host_s=seconds("host_ms"),
+        compute_s=seconds("compute_ms") * scale,
+        memory_s=seconds("memory_ms") * scale,
+        fixed_s=seconds("fixed_ms"),
+        optimizer_s=seconds("optimizer_ms") if training else 0.0,
+        input_s=seconds("input_ms"),
+        transfer_s=seconds("transfer_ms") * scale,
+    )
+    return parts if parts.device_s else replace(parts, fixed_s=seconds("step_ms"))
+
+
+class FakeFeeder:
+    """The software device reads no batches: it counts which one would be next, and waits for a loader's.
+
+    The loader is time that is kept, as the device is: each of its workers makes one batch after another, as long as
+    fewer than `prefetch` wait to be taken.
+    """
+
+    def __init__(self, loader: Loader | None = None, input_s: float = 0.0) -> None:
         self.batch = -1
         self.waited_s = 0.0
+        self.streaming = False
+        self._input_s = input_s
+        loader = loader or Loader()
+        self._workers, self._prefetch = max(1, loader.workers), loader.prefetch if loader.workers else 0
+        self._free_at: list[float] = []
+        self._ready_at: deque[float] = deque()
 
     def stream(self, on: bool) -> None:
-        if on:
+        if on and not self._input_s:
             raise UnsupportedError("The software device has no loader.", hint="Use --data-from resident.")
+        self.streaming = on
+        self._free_at, self._ready_at = [time.perf_counter()] * self._workers, deque()
+        for _ in range(self._prefetch if on else 0):
+            self._make(from_s=0.0)
+
+    def take(self) -> None:
+        """Go on to the next batch, and wait for it where a loader makes it."""
+        if not self.streaming:
+            self.batch = (self.batch + 1) % RING
+            return
+        begin = time.perf_counter()
+        if not self._prefetch:
+            self._ready_at.append(begin + self._input_s)
+        _sleep_until(self._ready_at.popleft())
+        self.waited_s += time.perf_counter() - begin
+        if self._prefetch:
+            self._make(from_s=time.perf_counter())
+
+    def _make(self, *, from_s: float) -> None:
+        """Let the worker that is free first make one more batch, which there is room for from that moment on."""
+        worker = min(range(self._workers), key=self._free_at.__getitem__)
+        self._free_at[worker] = max(self._free_at[worker], from_s) + self._input_s
+        # Batches come in order, so one that a faster worker has made waits for those before it.
+        self._ready_at.append(max(self._free_at[worker], self._ready_at[-1] if self._ready_at else 0.0))
 
 
 class FakeSession:
@@ -61,25 +144,51 @@ class FakeSession:
         self.batch_shown = "a batch of the software device"
         self._training = plan.mode is Mode.TRAINING
         self._params = params
+        self.parts = parts_of(params, training=self._training)
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
         self._random = random.Random(f"{plan.seed}/{os.environ.get('METALMARK_REPEAT', '0')}")
         self._pace = 1 + self._random.gauss(0, float(params["process_noise"]))
         self._queue: deque[float] = deque()
         self._steps = 0
-        self.feeder = FakeFeeder()
+        self.feeder = FakeFeeder(plan.loader, self.parts.input_s)
         self._faults = set(str(params["fault"]).split("+"))
+        self._waits = bool(params.get("sync", False))
+        self.syncs, self.synced_s = 0, 0.0
+        """How often a step has waited for the device by itself, and how long in all."""
 
     def step(self) -> None:
         self._break_down()
+        self.feeder.take()
+        if self.feeder.streaming:
+            self.place()
+        self.enqueue(self.parts.device_s * self.slowdown(), host_s=self.parts.host_s)
+        self._steps += 1
+        self.wait_inside()
+
+    def place(self) -> None:
+        """Enqueue the transfer of one batch."""
+        if self.parts.transfer_s:
+            self.enqueue(self.parts.transfer_s)
+
+    def wait_inside(self) -> None:
+        """Wait for the device as a step does by itself, where it is to do so."""
+        if self._waits:
+            begin = time.perf_counter()
+            self._drain()
+            self.syncs, self.synced_s = self.syncs + 1, self.synced_s + time.perf_counter() - begin
+
+    def enqueue(self, device_s: float, *, host_s: float = 0.0) -> None:
+        """Give the device so much to do, after the host has spent its own time on that."""
+        now = time.perf_counter()
+        while time.perf_counter() - now < host_s:
+            pass
         now = time.perf_counter()
         while self._queue and self._queue[0] <= now:
             self._queue.popleft()
         if len(self._queue) >= int(self._params["queue"]):
             _sleep_until(self._queue.popleft())
         begin = max(time.perf_counter(), self._queue[-1] if self._queue else 0.0)
-        self._queue.append(begin + self._duration_s())
-        self._steps += 1
-        self.feeder.batch = (self.feeder.batch + 1) % RING
+        self._queue.append(begin + device_s)
 
     def settle(self) -> None:
         """The software device compiles nothing."""
@@ -112,14 +221,14 @@ class FakeSession:
         live = int(self._memory_bytes())
         return DeviceMemory(live_bytes=live, driver_bytes=live, peak_bytes=live)
 
-    def _duration_s(self) -> float:
+    def slowdown(self) -> float:
+        """Return how many times as long as it should be the device's next work takes: drift, noise and outliers."""
         params = self._params
-        since_s = self._steps * float(params["step_ms"]) / 1e3 - float(params["drift_after_s"])
-        factor = 1 + float(params["drift"]) * min(max(since_s / float(params["drift_s"]), 0.0), 1.0)
+        since_s = self._steps * self.parts.device_s - float(params["drift_after_s"])
+        slower = float(params["drift"]) or (THROTTLED if "throttle" in self._faults else 0.0)
+        factor = 1 + slower * min(max(since_s / float(params["drift_s"]), 0.0), 1.0)
         factor *= self._pace * max(0.05, self._random.gauss(1, float(params["noise"])))
-        if self._random.random() < float(params["outliers"]):
-            factor *= 3
-        return float(params["step_ms"]) / 1e3 * factor
+        return factor * (3 if self._random.random() < float(params["outliers"]) else 1)
 
     def _memory_bytes(self) -> float:
         params = self._params
@@ -131,24 +240,29 @@ class FakeSession:
             raise FakeMemoryError(f"the software device has {self._params['memory_mb']} MiB")
         if self._steps < 3:
             return
-        if "oom" in self._faults:
-            raise FakeMemoryError("asked to be out of memory")
-        if "crash" in self._faults:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if "metal-oom" in self._faults:
-            os.write(2, METAL_ABORTS)
-            os.abort()
-        if "kill" in self._faults:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if "hang" in self._faults:
-            time.sleep(1e6)
-        if "raise" in self._faults:
-            raise RuntimeError("asked to raise")
+        break_down(self._faults)
 
     def _drain(self) -> None:
         if self._queue:
             _sleep_until(self._queue[-1])
             self._queue.clear()
+
+
+def break_down(faults: set[str]) -> None:
+    """End in the way that is asked for, if any is."""
+    if "oom" in faults:
+        raise FakeMemoryError("asked to be out of memory")
+    if "crash" in faults:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if "metal-oom" in faults:
+        os.write(2, METAL_ABORTS)
+        os.abort()
+    if "kill" in faults:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "hang" in faults:
+        time.sleep(1e6)
+    if "raise" in faults:
+        raise RuntimeError("asked to raise")
 
 
 def _sleep_until(moment: float) -> None:

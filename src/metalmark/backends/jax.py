@@ -44,17 +44,23 @@ PURE_STEP = "Recipe(model=the first state, step=function), with step(state, inpu
 
 
 class JaxSession:
+    double = False
+    """Whether it computes in float64, whatever the plan says."""
+
     def __init__(self, plan: Plan, workload: Workload, device: Any | None) -> None:
         """Build the model. A device of None leaves placement to JAX."""
         self._training = plan.mode is Mode.TRAINING
-        recipe = self.recipe = build(plan, workload, "jax")
+        recipe = self.recipe = build(plan, workload, "jax", double=self.double)
         batches = resident_batches(plan, workload, recipe)
         self.layout, self.batch_shown = batches.layout, batches.shown
         threads = plan.settings.threads
         # Seen on Linux with --threads 1: 1.2 cores busy.
         extra = f"XLA's pool has the {threads} threads asked for; the thread that runs the step computes beside them."
-        self.notes = (extra,) if threads else ()
+        self.notes: tuple[str, ...] = (extra,) if threads else ()
         self._optimizer: Any = None
+        self._compute_loss: Callable[..., Any] | None = None
+        """compute_loss(trainable, others, slots, leaves) -> (the loss to differentiate, (the loss, others)); None where
+        a step is the user's own, and in inference."""
         if recipe.step is not None:
             work, state, fixed = self._own_work(recipe, plan)
         else:
@@ -171,6 +177,7 @@ class JaxSession:
             with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, slots, strict=True))):
                 return optimizer.scale_loss(loss), (loss, others)
 
+        self._compute_loss = compute_loss
         gradients_of = jax.grad(compute_loss, has_aux=True)
 
         def train(state: Any, _: Any, leaves: Any) -> tuple[Any, Any]:

@@ -19,17 +19,18 @@ Loss = Callable[[Any, Any, Sequence[Any]], Any]
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}
 
 
-def build(plan: Plan, workload: Workload, backend: str) -> Recipe:
-    """Make the recipe, its model seeded and under the plan's dtype policy, which layers read when they are made."""
+def build(plan: Plan, workload: Workload, backend: str, *, double: bool = False) -> Recipe:
+    """Make the recipe, its model seeded and under the plan's dtype policy, which layers read when they are made.
+    `double`: float64 instead, whatever the plan says."""
     if keras.config.backend() != backend:
         raise UnsupportedError(
             f"Keras runs on {keras.config.backend()} in this process, and can't change once imported.",
             hint=f"Start Python with KERAS_BACKEND={backend}.",
         )
     # ~/.keras/keras.json may say otherwise, and then the same plan would be another model.
-    keras.config.set_floatx("float32")
+    keras.config.set_floatx("float64" if double else "float32")
     keras.config.set_image_data_format("channels_last")
-    keras.config.set_dtype_policy(POLICIES.get(plan.settings.dtype, "float32"))
+    keras.config.set_dtype_policy("float64" if double else POLICIES.get(plan.settings.dtype, "float32"))
     keras.utils.set_random_seed(plan.seed)
     recipe = workload.recipe("keras", plan.params)
     if plan.settings.channels_last:

@@ -41,7 +41,7 @@ class MlxSession:
             model.train(self._training)
         if settings.channels_last:
             require_images(array.ndim for model in self._models for _, array in tree_flatten(model.parameters()))
-        statistics = sum(_count(_statistics(model, lambda _: True)) for model in self._models)
+        statistics = sum(_count(statistics_of(model, lambda _: True)) for model in self._models)
         self.parameters = sum(_count(model.parameters()) for model in self._models) - statistics
         self.trainable_parameters = sum(_count(model.trainable_parameters()) for model in self._models)
         on_cpu = mx.default_device().type == mx.DeviceType.cpu
@@ -64,6 +64,8 @@ class MlxSession:
         word = "cpu" if on_cpu else f"gpu:{getattr(device, 'index', 0)}"
         self.placement = Placement(device=word, name=_name(device))
         self._optimizers: list[Any] = []
+        self._compute_loss: Callable[[Any], Any] | None = None
+        """compute_loss(leaves) -> the loss to differentiate; None where a step is the user's own, and in inference."""
         self._work, self._state = self._make_work(recipe, settings, half)
         mx.eval([model.parameters() for model in self._models], self.feeder.ring, self._state)
         mx.reset_peak_memory()
@@ -143,6 +145,7 @@ class MlxSession:
             require_number(loss)
             return loss
 
+        self._compute_loss = compute_loss
         loss_and_gradients = nn.value_and_grad(model, compute_loss)
 
         def train(leaves: Any) -> list[Any]:
@@ -288,14 +291,14 @@ def cast(tree: Any, dtype: Any | None) -> Any:
 
 def _cast_constants(model: Any, dtype: Any, *, training: bool) -> None:
     """Cast once what no step changes. One float32 array left among them would make all after it float32 again."""
-    keep = _statistics(model, lambda module: module.training)
+    keep = statistics_of(model, lambda module: module.training)
     if training:
         keep |= dict(tree_flatten(model.trainable_parameters()))
     constants = [(name, array) for name, array in tree_flatten(model.parameters()) if name not in keep]
     model.load_weights([(name, cast(array, dtype)) for name, array in constants], strict=False)
 
 
-def _statistics(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
+def statistics_of(model: Any, wanted: Callable[[Any], bool]) -> dict[str, Any]:
     """Return running means and variances: MLX lists them among the parameters, PyTorch does not."""
     return {
         f"{name}.{key}": module[key]

@@ -37,9 +37,12 @@ CUDA_FIX = 'With an NVIDIA GPU on Linux: pip uninstall tensorflow-cpu; pip insta
 
 
 class TensorflowSession:
+    double = False
+    """Whether it computes in float64, whatever the plan says."""
+
     def __init__(self, plan: Plan, workload: Workload) -> None:
         self._training = plan.mode is Mode.TRAINING
-        recipe = self.recipe = build(plan, workload, "tensorflow")
+        recipe = self.recipe = build(plan, workload, "tensorflow", double=self.double)
         batches = resident_batches(plan, workload, recipe)
         self.layout, self.batch_shown = batches.layout, batches.shown
         self._models = models_of(recipe, batches.layout.rebuild(batches.leaves[0]))
@@ -60,6 +63,8 @@ class TensorflowSession:
         self.trainable_parameters = count(self._trainable)
         self.notes: tuple[str, ...] = ()
         self._optimizers: list[Any] = []
+        self._compute_loss: Callable[[Any], Any] | None = None
+        """compute_loss(leaves) -> the loss; None where a step is the user's own, and in inference."""
         self._work = self._make_work(recipe, plan.settings)
         self._weights_sum = tf.function(self._sum_of_weights)
         with suppress(ValueError, tf.errors.OpError):  # not every device keeps a peak; memory() says which
@@ -131,14 +136,19 @@ class TensorflowSession:
         optimizer = make_optimizer(recipe, settings.dtype, trainable)
         self._optimizers = [optimizer]
 
-        def train(*leaves: Any) -> Any:
+        def compute_loss(leaves: Any) -> Any:
             batch = rebuild(leaves)
-            inputs = call_arguments(batch["inputs"])
-            with tf.GradientTape() as tape:
-                outputs = model(inputs, training=True)
-                loss = loss_function(batch["targets"], scores(outputs), model.losses)
-                scaled = optimizer.scale_loss(loss)
+            outputs = model(call_arguments(batch["inputs"]), training=True)
+            loss = loss_function(batch["targets"], scores(outputs), model.losses)
             require_number(loss)
+            return loss
+
+        self._compute_loss = compute_loss
+
+        def train(*leaves: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = compute_loss(leaves)
+                scaled = optimizer.scale_loss(loss)
             optimizer.apply(tape.gradient(scaled, trainable), trainable)
             return [loss]
 

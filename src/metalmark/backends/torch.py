@@ -1,5 +1,6 @@
 """PyTorch, eager by default; autocast, Inductor, CUDA graphs, channels-last and fused optimisers by Settings."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -66,6 +67,8 @@ class TorchSession:
         self._schedule: Any = None
         self.steps_scheduled = 0
         self._scaler: torch.amp.GradScaler | None = None
+        self._forward_loss: Step | None = None
+        """The first half of a training step, as it is run; None where a step is the user's own, or captured."""
         held = next(self._model.parameters(), None)
         self.placement = Placement(
             device=str(device if held is None else held.device), name=kind.name(device.index or 0)
@@ -126,20 +129,27 @@ class TorchSession:
             with autocast():
                 return given_loss(recipe, call(model, inputs), targets)
 
-        forward_loss = _compiled(compute_loss, settings) if settings.compile else compute_loss
+        forward_loss = compiled_work(compute_loss, settings) if settings.compile else compute_loss
         update = self._updater(recipe, settings)
         forget_gradients = self._optimizers[0].zero_grad
 
-        def train(leaves: Tensors) -> torch.Tensor:
+        def compute(leaves: Tensors) -> torch.Tensor:
             # Before the forward pass: its activations may have the gradients' memory.
             forget_gradients(set_to_none=True)
-            value = forward_loss(**rebuild(leaves))
+            value: torch.Tensor = forward_loss(**rebuild(leaves))
             if not isinstance(value, torch.Tensor) or value.ndim:
                 require_number(value)
+            return value
+
+        def train(leaves: Tensors) -> torch.Tensor:
+            value = compute(leaves)
             update(value)
             return value.detach()
 
-        return self._captured(train) if settings.graph else train
+        if settings.graph:
+            return self._captured(train)
+        self._forward_loss = compute
+        return train
 
     def _own_step(
         self, recipe: Recipe, settings: Settings, autocast: Callable[[], AbstractContextManager[Any]]
@@ -270,7 +280,7 @@ class TorchSession:
         # The warm-up trained a little; begin where every other session begins, so that the proof starts there.
         self._model.load_state_dict(before)
         for optimizer in self._optimizers:
-            _forget(optimizer)
+            forget_steps(optimizer)
         for rate, first in zip(rates, first_rates, strict=True):
             rate.copy_(first)
 
@@ -354,7 +364,7 @@ def _rates(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
     return [group["lr"] for group in groups if isinstance(group["lr"], torch.Tensor)]
 
 
-def _forget(optimizer: torch.optim.Optimizer) -> None:
+def forget_steps(optimizer: torch.optim.Optimizer) -> None:
     """Reset its state, in place since the graph uses these tensors: in PyTorch all but one begin at 0."""
     for state in optimizer.state.values():
         for name, value in state.items():
@@ -380,18 +390,19 @@ def _require_scaler(device_type: str, settings: Settings) -> None:
         )
 
 
-def _compiled(work: Work, settings: Settings) -> Work:
+def compiled_work(work: Work, settings: Settings) -> Work:
     """Compile for these shapes only, since a session's never change and code for any shape would be slower.
 
     --channels-last decides the layout: left to itself, Inductor turns convolutions to channels-last, which small images
-    are slower in.
+    are slower in. PyTorch's own variable for that is heeded where it is set.
     """
     made: Work = torch.compile(work, dynamic=False, options=_compile_options(settings))
     return made
 
 
 def _compile_options(settings: Settings) -> dict[str, str | int | bool | Callable[..., Any]]:
-    return {"layout_optimization": settings.channels_last}
+    asked = os.environ.get("TORCHINDUCTOR_LAYOUT_OPTIMIZATION")
+    return {"layout_optimization": settings.channels_last if asked is None else asked == "1"}
 
 
 def _frozen(work: Work, settings: Settings) -> Work:
@@ -399,7 +410,7 @@ def _frozen(work: Work, settings: Settings) -> Work:
     import torch._inductor.config as inductor
 
     inductor.freezing = True  # asked whenever something is compiled; as an option of torch.compile it has no effect
-    return _compiled(work, settings)
+    return compiled_work(work, settings)
 
 
 def _end_helpers() -> None:

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from metalmark.errors import FormatError
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityRun
 from metalmark.model.run import SCHEMA, Run, RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
@@ -18,11 +20,13 @@ UPGRADE = "A newer Metalmark wrote it: pip install --upgrade metalmark"
 MOST_REASON = 200
 MAKE_ONE = "Make one with `metalmark runs export -o FILE`."
 
-AnyRun = BenchRun | TrainingRun | WatchedRun
-TYPES: dict[str, type[BenchRun] | type[TrainingRun] | type[WatchedRun]] = {
+AnyRun = BenchRun | TrainingRun | WatchedRun | ParityRun | ExplanationRun
+TYPES: dict[str, type[BenchRun] | type[TrainingRun] | type[WatchedRun] | type[ParityRun] | type[ExplanationRun]] = {
     RunKind.BENCH: BenchRun,
     RunKind.TRAINING: TrainingRun,
     RunKind.WATCH: WatchedRun,
+    RunKind.PARITY: ParityRun,
+    RunKind.EXPLAIN: ExplanationRun,
 }
 SCHEMA_HINT = "`metalmark schema` prints what a run looks like."
 LARGEST = 2**64

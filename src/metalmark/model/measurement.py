@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Plan
 from metalmark.model.run import (
     Count,
@@ -109,6 +110,8 @@ class BenchRun(Run, frozen=True, kw_only=True, tag="bench"):
     outcome: Outcome
     telemetry: Telemetry
     flags: tuple[Flag, ...] = ()
+    parity: ParityMark | None = None
+    """What a parity check of the same plan found; None: none was asked for."""
 
     def _heading(self) -> tuple[str, str, object]:
         ending = self.outcome.kind.value if isinstance(self.outcome, Failed) else "completed"

@@ -164,6 +164,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
     """Where the user's own files lie, by the words the plans have for them: never exported with a record."""
     left_out: tuple[str, ...] = ()
     """What `all` could have meant and did not, each with its reason: frameworks and devices that are not here."""
+    parity: str = ""
+    """What the parity checks of these plans are found by in the store; empty: none were asked for."""
 
     def order(self) -> Iterator[tuple[int, int]]:
         """(cell, repeat): every cell once, then every cell again, so that slow drift hits all alike."""

@@ -1,8 +1,9 @@
 """Run: what every kind of run has in common. Pure data.
 
 A run is one flat structure. `Run` holds the fields that each kind has; `BenchRun` (measurement.py), `TrainingRun`
-(training.py) and `WatchedRun` (watch.py) add their own, and each answers `header` in the same words, so that a list, a
-store or a tracker needs to know no kind. In JSON, `kind` says which it is.
+(training.py), `WatchedRun` (watch.py), `ParityRun` (parity.py) and `ExplanationRun` (explanation.py) add their own, and
+each answers `header` in the same words, so that a list, a store or a tracker needs to know no kind. In JSON, `kind`
+says which it is.
 
 Raw values are kept; medians and intervals are derived when shown. SCHEMA goes up whenever an older reader would
 misread a newer run; `codec.py` turns older ones into this shape when it reads them.
@@ -32,6 +33,10 @@ class RunKind(StrEnum):
     """A workload trained to its accuracy."""
     WATCH = "watch"
     """A loop of the user's own, observed from outside."""
+    PARITY = "parity"
+    """A check whether one side trains the same network as a reference does."""
+    EXPLAIN = "explain"
+    """What a step's time is made of, and what would make it shorter."""
 
 
 class Absent(Struct, frozen=True, tag="absent"):
@@ -150,6 +155,7 @@ class Telemetry(Struct, frozen=True, kw_only=True):
 
 POWER_CAPPED = "power_capped"
 UNPROVED = "unproved"
+PARITY_FAILED = "parity_failed"
 NOTES = frozenset({POWER_CAPPED})
 """Flags that are worth knowing and spoil nothing."""
 
@@ -172,7 +178,8 @@ class Header(Struct, frozen=True, kw_only=True):
     sweep: str = ""
     """The runs that one command made; empty for a run by itself."""
     ending: str
-    """"completed", a failure ("out of memory"), or how a training ended."""
+    """"completed", a failure ("out of memory"), how a training ended, what a parity check found, or what a step waits
+    for."""
     machine: Machine | None
     """None: the run ended before that was known."""
     software: Software | None

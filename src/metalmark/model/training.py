@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Plan, PositiveInt
 from metalmark.model.run import Absent, Count, DeviceMemory, Failed, Machine, Run, Seconds, Software, Telemetry
 
@@ -174,6 +175,8 @@ class TrainingRun(Run, frozen=True, kw_only=True, tag="training"):
     sessions: tuple[TrainingSession, ...] = ()
     memory: DeviceMemory | None = None
     """Of the device at the end of training; None where it did not come to that."""
+    parity: ParityMark | None = None
+    """What a parity check of the same plan found; None: none was asked for."""
 
     def _heading(self) -> tuple[str, str, object]:
         last = self.sessions[-1] if self.sessions else None

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import ParityVerdict
 from metalmark.model.plan import Plan
 from metalmark.model.run import NOTES, Absent, Failed
-from metalmark.results.derived import OPEN_DEVICES, Memory, memory_used
+from metalmark.results.derived import OPEN_DEVICES, Memory, flags_of, memory_used
 from metalmark.stats.difference import typical
 from metalmark.stats.summary import Interval, median, median_interval, step_interval
 from metalmark.stats.window import is_cpu
@@ -97,7 +99,7 @@ class Cell:
     @property
     def flags(self) -> dict[str, str]:
         """Name → evidence of each flag that any of the processes has."""
-        flags = {flag.name: flag.evidence for record in self.records for flag in record.flags}
+        flags = {flag.name: flag.evidence for record in self.records for flag in flags_of(record)}
         intervals = [median_interval(times) for times in self.step_times] if UNSTEADY in flags else []
         widths = [interval.half_share for interval in intervals if interval is not None]
         if widths:
@@ -105,6 +107,11 @@ class Cell:
             whose = "the median step" if len(intervals) == 1 else "the median step of one process"
             flags[UNSTEADY] = f"{whose} is known to ±{max(widths) * 100:.1f}% only"
         return flags
+
+    @property
+    def parity(self) -> ParityVerdict | None:
+        """The verdict of its parity check, of several the worst; None: none was asked for."""
+        return worst_verdict(self.records)
 
     @property
     def spoiling_flags(self) -> list[str]:
@@ -117,6 +124,12 @@ class Cell:
         asked = str(self.plan.device)
         ran = sorted({run.placed_on for run in self.completed})
         return f"{asked} → {', '.join(ran)}" if ran and self.plan.device.kind in OPEN_DEVICES else asked
+
+
+def worst_verdict(runs: Iterable[AnyRun]) -> ParityVerdict | None:
+    """Return the verdict that these runs carry: that something differs, where one of them does."""
+    marks = [mark.verdict for run in runs if (mark := getattr(run, "parity", None)) is not None]
+    return min(marks, key=[ParityVerdict.DIFFERS, ParityVerdict.UNTESTED, ParityVerdict.AGREES].index, default=None)
 
 
 def cells_of(records: Iterable[BenchRun]) -> list[Cell]:

@@ -3,6 +3,8 @@
 import shlex
 from functools import cache
 
+from msgspec.structs import replace
+
 from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
 from metalmark.model.training import Goal, Metric, Target
 from metalmark.workloads.catalog import load, names
@@ -25,6 +27,12 @@ def bench_command(plan: Plan) -> str:
     if plan.proof is not Proving.FLAG:
         parts += ["--proof", plan.proof.value]
     return f"metalmark bench {shlex.join(parts)}"
+
+
+def explain_command(plan: Plan) -> str:
+    """The command that takes a step of a plan apart by experiments."""
+    step = replace(plan, budget=Budget(), proof=Proving.FLAG)
+    return bench_command(step).replace("metalmark bench", "metalmark explain", 1)
 
 
 def train_command(plan: Plan, goal: Goal) -> str:

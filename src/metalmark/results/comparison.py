@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from metalmark.errors import UsageError
+from metalmark.model.parity import ParityVerdict
 from metalmark.model.run import Absent, RunKind
-from metalmark.results.measured import Keys, Measured
+from metalmark.results.measured import NO_SPEED, Keys, Measured
 from metalmark.results.pairing import MAY_LACK, Pair, Side, Unpaired, around_changes, pair, shown
+from metalmark.results.quantity_changes import QuantityChange, quantity_changes
 from metalmark.results.sides import TWO
 from metalmark.results.trained import TrainedDifference, TrainedFigures, trained_difference, trained_figures
 from metalmark.stats.difference import BAND, ENOUGH, Difference, Gap, Verdict, difference, gap, geometric_mean, typical
@@ -23,8 +25,20 @@ NAMED = {"workload", "mode", "framework", "device", "name", "loop", *MAY_LACK}
 """Keys that a cell's own name says; any other one that tells two pairs apart is added to it."""
 WAIT_BAND = 0.01
 """The smallest noise band of a share of time: one percentage point."""
-KINDS = {RunKind.BENCH: "bench runs", RunKind.TRAINING: "trainings", RunKind.WATCH: "watched runs"}
-SAMPLES = {RunKind.BENCH: "process", RunKind.TRAINING: "run", RunKind.WATCH: "run"}
+KINDS = {
+    RunKind.BENCH: "bench runs",
+    RunKind.TRAINING: "trainings",
+    RunKind.WATCH: "watched runs",
+    RunKind.PARITY: "parity checks",
+    RunKind.EXPLAIN: "explanations",
+}
+SAMPLES = {
+    RunKind.BENCH: "process",
+    RunKind.TRAINING: "run",
+    RunKind.WATCH: "run",
+    RunKind.PARITY: "check",
+    RunKind.EXPLAIN: "explanation",
+}
 
 
 class SideFigures(Struct, frozen=True, kw_only=True):
@@ -45,8 +59,15 @@ class SideFigures(Struct, frozen=True, kw_only=True):
     records: tuple[str, ...]
     trained: TrainedFigures | None = None
     """Of trainings."""
+    parity: ParityVerdict | None = None
+    """What the parity check of its plan found, or what the check itself did; None: none was asked for."""
     input_waits: tuple[float, ...] = ()
     """Of watched runs: the share of its time that each waited for batches."""
+    bottleneck: str = ""
+    """Of explanations: what the newest says that the step waits for."""
+    shares_s: dict[str, float] = {}
+    """Of explanations: seconds of a step by cause, as the newest says; `share_errors_s` are their error bars."""
+    share_errors_s: dict[str, float] = {}
 
 
 class Ratio(Struct, frozen=True, kw_only=True):
@@ -74,6 +95,8 @@ class CellComparison(Struct, frozen=True, kw_only=True):
     """Of trainings."""
     input_wait: Gap | Absent | None = None
     """Of watched runs."""
+    quantities: tuple[QuantityChange, ...] = ()
+    """Of parity checks: everything that either of them compared."""
 
     @property
     def verdict(self) -> Verdict:
@@ -124,6 +147,7 @@ def compare_runs(
     ratio nearer to 1 is never called a difference. `target_accuracy`: of trainings, else the one their goals share.
     Also returns why some sides can't be compared with the first; raises where none can.
     """
+    sides = _without_checks(sides)
     kinds = {side.name: dict.fromkeys(KINDS[cell.kind] for cell in side.cells) for side in sides}
     if len({kind for found in kinds.values() for kind in found}) > 1:
         said = ", ".join(f"{name} holds {' and '.join(found)}" for name, found in kinds.items())
@@ -195,13 +219,14 @@ def _compared(
         command=_command(a, b, speed, trained),
         trained=trained,
         input_wait=wait if b.kind is RunKind.WATCH else None,
+        quantities=quantity_changes(a.check, b.check),
     )
 
 
 def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: TrainedDifference | None) -> str:
     """What to type for more runs of each side that has too few."""
     judged = trained.judged if trained is not None else speed
-    if isinstance(judged, Absent) or judged.more_repeats is None or b.kind is RunKind.WATCH:
+    if isinstance(judged, Absent) or judged.more_repeats is None or b.kind in (RunKind.WATCH, RunKind.EXPLAIN):
         return ""
     wanted = min(judged.repeats) + judged.more_repeats
     if trained is None:
@@ -216,7 +241,8 @@ def _command(a: Measured, b: Measured, speed: Difference | Absent, trained: Trai
 
 def _no_interval(one: Pair) -> str:
     """Why the speeds of the two have no ratio with an interval."""
-    reasons = [f"{cell.name} did not complete: {cell.failure}" for cell in one if cell.failure]
+    reasons = [NO_SPEED.reason for cell in one if cell.kind is RunKind.PARITY]
+    reasons += [f"{cell.name} did not complete: {cell.failure}" for cell in one if cell.failure]
     reasons += ["published without repeats: nothing shows its noise" for cell in one if cell.published]
     untimed = [cell for cell in one if not cell.processes or len(cell.processes) < len(cell.trainings)]
     reasons += [f"{cell.name}: {ONLY_FIRST_STEPS}" for cell in untimed]
@@ -239,10 +265,12 @@ def _name(cell: Measured, extra: Sequence[str]) -> str:
 
 
 def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) -> SideFigures:
-    lost = Absent(reason=cell.failure or ONLY_FIRST_STEPS)
+    lost = NO_SPEED if cell.check is not None else Absent(reason=cell.failure or ONLY_FIRST_STEPS)
     per_sample = None if cell.failure or not cell.processes else typical(cell.processes)
     energy = cell.energy
     joules = [] if isinstance(energy, Absent) else [value for values in energy.values() for value in values]
+    newest = cell.explained[-1] if cell.explained else None
+    shares = newest.shares if newest is not None else ()
     typical_joules = math.exp(sum(map(math.log, joules)) / len(joules)) if joules and min(joules) > 0 else 0.0
     return SideFigures(
         name=_name(cell, extra),
@@ -259,7 +287,11 @@ def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) ->
         published=cell.published,
         records=tuple(run.id for run in cell.runs),
         trained=trained_figures(cell, target) if cell.kind is RunKind.TRAINING else None,
+        parity=cell.check.verdict if cell.check is not None else cell.parity,
         input_waits=cell.input_waits,
+        bottleneck=newest.bottleneck.value if newest is not None else "",
+        shares_s={one.cause.value: one.seconds for one in shares},
+        share_errors_s={one.cause.value: one.error_s for one in shares},
     )
 
 
@@ -292,6 +324,19 @@ def _energy(a: Measured, b: Measured) -> Ratio | Absent:
 
 
 # Which sides there are, and why two can't be compared
+
+
+def _without_checks(sides: Sequence[Side]) -> list[Side]:
+    """Return the sides without the parity checks that were made on the way to measured runs, which carry their verdict;
+    of an explanation and the bench runs that verify it, the explanation is compared."""
+    kinds = {cell.kind for side in sides for cell in side.cells}
+    kept = list(sides)
+    if all(RunKind.EXPLAIN in {cell.kind for cell in side.cells} for side in sides):
+        kept = [Side(side.name, [cell for cell in side.cells if cell.kind is RunKind.EXPLAIN]) for side in sides]
+    elif kinds > {RunKind.PARITY}:
+        kept = [Side(side.name, [cell for cell in side.cells if cell.kind is not RunKind.PARITY]) for side in sides]
+    # A side of nothing but checks stays, so that what is said of it is right.
+    return [one if one.cells else side for one, side in zip(kept, sides, strict=True)]
 
 
 def _why_unpaired(a: Side, b: Side, found: Comparison) -> UsageError:

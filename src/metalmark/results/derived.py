@@ -8,9 +8,11 @@ from msgspec import Struct, structs
 
 from metalmark.errors import counted
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import DeviceKind
-from metalmark.model.run import Absent, Flag, Machine
+from metalmark.model.run import PARITY_FAILED, Absent, Flag, Machine
 from metalmark.model.training import ACCURACY, VALIDATION_LOSS, Ending, Epoch, Metric, Target, TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.runner.flags import flags_of_watched, memory_growth
@@ -137,6 +139,8 @@ class TrainingFigures(Struct, frozen=True, kw_only=True):
     """Every reading of the utilisation, in order."""
     flags: tuple[Flag, ...] = ()
     """What could have spoilt its times: heat, battery, swap, the work of others."""
+    parity: ParityVerdict | None = None
+    """What the parity check of its plan found; None: none was asked for."""
 
 
 class TargetReached(Struct, frozen=True, kw_only=True):
@@ -149,9 +153,19 @@ class TargetReached(Struct, frozen=True, kw_only=True):
 
 def flags_of(run: AnyRun) -> tuple[Flag, ...]:
     """What could have spoilt the figures of a run of any kind."""
-    if isinstance(run, BenchRun):
+    if isinstance(run, WatchedRun):
+        return flags_of_watched(run)
+    if isinstance(run, ParityRun | ExplanationRun):
         return run.flags
-    return of_training.flags(run) if isinstance(run, TrainingRun) else flags_of_watched(run)
+    return (*parity_flags(run), *(run.flags if isinstance(run, BenchRun) else of_training.flags(run)))
+
+
+def parity_flags(run: BenchRun | TrainingRun) -> tuple[Flag, ...]:
+    """Return the flag of a run that did not train the same network as the reference, by the check that it carries."""
+    mark = run.parity
+    if mark is None or mark.verdict is not ParityVerdict.DIFFERS:
+        return ()
+    return (Flag(name=PARITY_FAILED, evidence=f"check {mark.run}: {mark.sentence.rstrip('.')}"),)
 
 
 def derive(record: BenchRun) -> Derived | None:
@@ -226,7 +240,8 @@ def training_figures(run: TrainingRun) -> TrainingFigures:
         accuracies=curve(epochs, ACCURACY),
         validation_losses=curve(epochs, VALIDATION_LOSS),
         busy_percent=tuple(busy),
-        flags=of_training.flags(run),
+        flags=flags_of(run),
+        parity=None if run.parity is None else run.parity.verdict,
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.model.measurement import BenchRun
-from metalmark.model.run import Absent, Machine
+from metalmark.model.run import PARITY_FAILED, Absent, Machine
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import MAY_LACK, shown
 from metalmark.stats.difference import typical
@@ -30,7 +30,7 @@ class BoardEntry(Struct, frozen=True, kw_only=True):
     high: float | None
     rank: int | None
     """One more than the number of entries whose interval lies above this one's, so that ties share a rank; None without
-    an interval."""
+    an interval, and for what does not train the same network, which stands below the others."""
 
     @property
     def few(self) -> bool:
@@ -130,7 +130,11 @@ def _ranked(found: Sequence[tuple[str, Measured]]) -> tuple[BoardEntry, ...]:
         # Seconds per sample become samples per second.
         low, high = (None, None) if interval is None else (1 / interval.high, 1 / interval.low)
         entries.append(BoardEntry(cell=cell, machine=name, samples_s=samples_s, low=low, high=high, rank=None))
-    lows = [entry.low or 0.0 for entry in entries]
-    ranks = [None if one.high is None else sum(low > one.high for low in lows) + 1 for one in entries]
+    wrong = [PARITY_FAILED in entry.cell.flags for entry in entries]
+    lows = [0.0 if other else entry.low or 0.0 for entry, other in zip(entries, wrong, strict=True)]
+    ranks = [
+        None if one.high is None or other else sum(low > one.high for low in lows) + 1
+        for one, other in zip(entries, wrong, strict=True)
+    ]
     ranked = [msgspec.structs.replace(entry, rank=rank) for entry, rank in zip(entries, ranks, strict=True)]
-    return tuple(sorted(ranked, key=lambda entry: -entry.samples_s))
+    return tuple(sorted(ranked, key=lambda entry: (PARITY_FAILED in entry.cell.flags, -entry.samples_s)))

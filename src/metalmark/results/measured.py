@@ -1,7 +1,8 @@
 """Measured: the runs of one cell as `compare` sees them. What was asked, how it ran, what was around it, its figures.
 
 A cell of a bench is its processes; a cell of trainings is the trainings of one plan, whatever their seeds; a cell of
-watched runs is one loop of the runs that have one name and the same parameters.
+watched runs is one loop of the runs that have one name and the same parameters; a cell of parity checks is the newest
+check of one plan against one reference; a cell of explanations is those of one plan, or of one subject without a plan.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,13 +13,15 @@ from msgspec import Struct
 
 from metalmark.errors import counted
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import ExperimentKind, Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Absent, FailureKind, RunKind
+from metalmark.model.run import Absent, Failed, FailureKind, RunKind
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results import derived
-from metalmark.results.cells import Cell, cells_of
+from metalmark.results.cells import Cell, cells_of, worst_verdict
 from metalmark.results.command import bench_command, monitor_words, target_words, train_command
 from metalmark.results.derived import Cost, Memory, PartEnergy, flags_of, memory_used, training_state
 from metalmark.results.published import METRICS, STEPS, PublishedFigure, published
@@ -38,6 +41,8 @@ BATCH_SIZES = {"batch_size", "batch-size", "batch"}
 SEEDS = {"seed", "random_seed"}
 NOT_PUBLISHED = Absent(reason="not published")
 UNCOUNTED_MEMORY = Absent(reason="nothing counted it")
+NO_SPEED = Absent(reason="a parity check measures no speed")
+NOT_EXPLAINED = Absent(reason="an explanation does not measure it")
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -70,8 +75,14 @@ class Measured(Struct, frozen=True, kw_only=True):
     """What to type to measure it again."""
     trainings: tuple[TrainingRun, ...] = ()
     """Those that came to their end."""
+    parity: ParityVerdict | None = None
+    """What the parity check of its plan found; None: none was asked for."""
+    check: ParityRun | None = None
+    """The parity check, where that is what is compared."""
     input_waits: tuple[float, ...] = ()
     """Of a watched loop: the share of each run's time that it waited for batches."""
+    explained: tuple[Explained, ...] = ()
+    """Explanations that came to their end, the newest last."""
 
     def value(self, key: str) -> str | None:
         for keys in (self.what, self.how, self.around):
@@ -88,6 +99,8 @@ class Measured(Struct, frozen=True, kw_only=True):
         """What it is and where it ran, for messages."""
         if self.kind is RunKind.WATCH:
             return f"{self.how['name']}, loop {self.what['loop']}"
+        if "explained" in self.what:
+            return self.what["explained"]
         mode = self.what.get("mode", "")
         return f"{self.what['workload']} {mode} on {self.how.get('framework', '?')} {self.how.get('device', '?')}"
 
@@ -98,11 +111,15 @@ def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
     every = list(runs)
     bench = cells_of(run for run in every if isinstance(run, BenchRun))
     trained = [run for run in every if isinstance(run, TrainingRun)]
+    checks = [run for run in every if isinstance(run, ParityRun)]
+    explanations = [run for run in every if isinstance(run, ExplanationRun)]
     loops = [(run, loop) for run in every if isinstance(run, WatchedRun) for loop in run.stretches]
     return [
         *starmap(_of_bench, _grouped(bench, lambda one: (_asked(one.plan), _how(one.plan), _around(one.records[0])))),
         *starmap(_of_trainings, _grouped(trained, _training_keys)),
         *starmap(_of_loops, _grouped(loops, _loop_keys)),
+        *starmap(_of_checks, _grouped(checks, _check_keys)),
+        *starmap(_of_explanations, _grouped(explanations, _explanation_keys)),
     ]
 
 
@@ -174,6 +191,7 @@ def _of_bench(keys: CellKeys, cells: Sequence[Cell]) -> Measured:
         parameters=runs[0].trainable_parameters if runs else None,
         runs=cell.records,
         command=bench_command(cell.plan),
+        parity=cell.parity,
     )
 
 
@@ -271,6 +289,7 @@ def _of_trainings(keys: CellKeys, every: Sequence[TrainingRun]) -> Measured:
         runs=tuple(every),
         command=train_command(plan, goal),
         trainings=tuple(ended),
+        parity=worst_verdict(ended),
     )
 
 
@@ -323,6 +342,74 @@ def _loop_energy(run: WatchedRun) -> tuple[PartEnergy | Absent, int]:
     if len(run.stretches) > 1:
         return Absent(reason="a run of several loops is metered as a whole"), 0
     return derived.watched_energy(run), sum(one.steps for loop in run.stretches.values() for one in loop)
+
+
+# Parity checks
+
+
+def _check_keys(run: ParityRun) -> CellKeys:
+    plan, base = run.plan, run.reference
+    compared_with = f"{base.framework} {base.device}"
+    return _asked(plan), {**_how(plan), "reference": compared_with}, _around(run)
+
+
+def _of_checks(keys: CellKeys, every: Sequence[ParityRun]) -> Measured:
+    newest = max(every, key=lambda run: run.started_at)
+    outcome = newest.outcome
+    return Measured(
+        kind=RunKind.PARITY,
+        what=keys[0],
+        how=keys[1],
+        around=keys[2],
+        speakable=frozenset({"dtype", *newest.plan.params}),
+        processes=(),
+        samples_per_step=1,
+        memory=NO_SPEED,
+        energy=NO_SPEED,
+        flags={flag.name: flag.evidence for flag in newest.flags},
+        failure=f"{outcome.kind.value}: {outcome.message}" if isinstance(outcome, Failed) else "",
+        runs=(newest,),
+        check=newest,
+    )
+
+
+# Explanations
+
+
+def _explanation_keys(run: ExplanationRun) -> CellKeys:
+    if run.plan is None:
+        return {"explained": run.subject}, {}, _around(run)
+    return _asked(run.plan), _how(run.plan), _around(run)
+
+
+def _of_explanations(keys: CellKeys, every: Sequence[ExplanationRun]) -> Measured:
+    newest = sorted(every, key=lambda run: run.started_at)
+    found = [run.outcome for run in newest if isinstance(run.outcome, Explained) and run.outcome.step_s > 0]
+    lost = [run.outcome for run in newest if isinstance(run.outcome, Failed)]
+    failure = "" if found else f"{lost[-1].kind.value}: {lost[-1].message}" if lost else "no step was timed"
+    samples = (found[-1].samples_per_step or 1) if found else 1
+    plan = newest[-1].plan
+    return Measured(
+        kind=RunKind.EXPLAIN,
+        what=keys[0],
+        how=keys[1],
+        around=keys[2],
+        speakable=frozenset({"dtype", *(plan.params if plan is not None else ())}),
+        processes=tuple(tuple(time / samples for time in _asked_times(one)) for one in found),
+        samples_per_step=samples,
+        memory=NOT_EXPLAINED,
+        energy=NOT_EXPLAINED,
+        flags={flag.name: flag.evidence for run in newest for flag in run.flags},
+        failure=failure,
+        runs=tuple(newest),
+        explained=tuple(found),
+    )
+
+
+def _asked_times(found: Explained) -> tuple[float, ...]:
+    """Seconds per step of each block of the step as it was asked for; the median alone where no block is kept."""
+    timed = {one.kind: one.samples for one in found.experiments if one.samples and min(one.samples) > 0}
+    return timed.get(ExperimentKind.AS_ASKED) or timed.get(ExperimentKind.RESIDENT) or (found.step_s,)
 
 
 # Published figures

@@ -31,7 +31,7 @@ from metalmark.runner.ask import how_it_ended, signal_name, tail
 from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Listener, Progress, Sampled, WorkerReport, tell_all
 from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
-from metalmark.telemetry.sensors import default_sensors
+from metalmark.telemetry.sensors import sensors_of
 
 GRACE_S = 2.0
 OOM_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -81,7 +81,7 @@ class Worker:
     def __init__(self, plan: Plan, *, repeat: int, paths: dict[str, str], folder: Path) -> None:
         self.plan = plan
         self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
-        self.spawned_at_s = time.monotonic()
+        self.spawned_at_s, self.sleep = time.monotonic(), SleepWatch()
         job_path = folder / "job.json"
         write_struct(job_path, self.job(repeat, paths))
         self._progress, progress_child = os.pipe()
@@ -193,8 +193,7 @@ class Worker:
 def attend(worker: Worker, hz: float | None, tell: Listener) -> Attended:
     """Sample while the worker runs, and leave nothing of it behind. Ctrl-C stops it and is `interrupted`."""
     oom_kills = oom_kill_count()
-    sleep = SleepWatch()
-    sampler = Sampler(default_sensors(worker.pid) if hz else [], hz, worker.spawned_at_s)
+    sampler = Sampler(sensors_of(worker.plan, worker.pid) if hz else [], hz, worker.spawned_at_s)
     sampler.start()
     tell(Sampled(sampler=sampler))
     gave_up: Failed | None
@@ -204,7 +203,7 @@ def attend(worker: Worker, hz: float | None, tell: Listener) -> Attended:
         gave_up = Failed(kind=FailureKind.INTERRUPTED, message=f"Stopped by {str(stop) or 'Ctrl-C'}.")
     finally:
         telemetry = sampler.stop(GRACE_S)
-        gap = sleep.gap()
+        gap = worker.sleep.gap()
         code = worker.stop()
         worker.close()
     return Attended(

@@ -7,6 +7,7 @@ import msgspec
 from metalmark.machine.awake import kept_awake
 from metalmark.machine.identity import identify
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, FailureKind, new_id, now_utc
 from metalmark.runner.events import Ended, Listener, Paused, Started, tell_all
@@ -21,8 +22,10 @@ def run_sweep(
     previous: Collection[BenchRun],
     keep: Callable[[BenchRun], None],
     listeners: Sequence[Listener] = (),
+    marks: Sequence[ParityMark | None] = (),
 ) -> bool:
-    """Run what is not in `previous` yet; return False when Ctrl-C ended it.
+    """Run what is not in `previous` yet; return False when Ctrl-C ended it. `marks`: what each cell's run carries of a
+    parity check.
 
     `keep` stores a run, before the listeners are told of its end. A cell that failed once is not repeated: its answer
     is known.
@@ -61,6 +64,7 @@ def run_sweep(
                 machine=identify(), software=result.software, outcome=outcome,
                 telemetry=msgspec.structs.replace(result.telemetry, idle_w=idle_w),
                 flags=flags_of(result.outcome, result.telemetry, identify(), result.software.environment),
+                parity=marks[cell] if marks else None,
             )  # fmt: skip
             keep(run)
             tell(Ended(run=run))

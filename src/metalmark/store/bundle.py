@@ -172,6 +172,7 @@ def _refuse_damaged(runs: list[AnyRun], source: str) -> list[AnyRun]:
 
 
 def _unlike_a_batch(run: AnyRun) -> str:
-    batch = None if isinstance(run, WatchedRun) else run.plan.params.get("batch_size")
+    plan = None if isinstance(run, WatchedRun) else run.plan
+    batch = None if plan is None else plan.params.get("batch_size")
     wrong = batch is not None and not (type(batch) is int and 0 < batch < LARGEST)
     return "its batch size is not a number of samples" if wrong else ""

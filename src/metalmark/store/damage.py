@@ -1,13 +1,17 @@
 """Damage: what can't be what a run left, though its schema allows it."""
 
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import Explained, ExplanationRun, Roofline
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.store.row import row_of
 
 LARGEST = 2**53
 """What a program in any language reads as the same number."""
+ROUNDED = 0.01
+"""How far the shares of a step may be from adding up to it."""
 
 
 def damage_of(run: AnyRun) -> str:
@@ -21,12 +25,23 @@ def damage_of(run: AnyRun) -> str:
         return "a curve has more values than steps, or fewer"
     if isinstance(run, TrainingRun) and any(epoch.session >= len(run.sessions) for epoch in run.epochs):
         return "an epoch belongs to a session that is not there"
-    if not isinstance(run, WatchedRun) and max(run.cell, run.repeat) >= LARGEST:
+    if max(getattr(run, "cell", 0), getattr(run, "repeat", 0)) >= LARGEST:
         return "its place in the sweep is not a number that a sweep has"
     if isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
         blocks = run.outcome.measurement.blocks
         if not blocks or min(block.elapsed_s for block in blocks) <= 0:
             return "it has no block, or one that lasted no time"
+    if (
+        isinstance(run, ParityRun)
+        and isinstance(run.outcome, Checked)
+        and any(
+            not 0 < row.sigma < float("inf") or (row.distance is not None and not 0 <= row.distance < float("inf"))
+            for row in run.outcome.compared
+        )
+    ):
+        return "a quantity has no noise to be judged by, or a distance below 0"
+    if isinstance(run, ExplanationRun) and isinstance(run.outcome, Explained) and (why := _unlike_a_step(run.outcome)):
+        return why
     try:
         row = row_of(run)
         figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
@@ -34,3 +49,17 @@ def damage_of(run: AnyRun) -> str:
     except ArithmeticError:
         beyond = True
     return "its figures are beyond any number" if beyond else ""
+
+
+def _unlike_a_step(found: Explained) -> str:
+    shares_s = sum(one.seconds for one in found.shares)
+    # A script that took no step is explained by a sentence alone.
+    if not found.step_s < LARGEST or abs(shares_s - found.step_s) > ROUNDED * found.step_s:
+        return "the shares of its step do not add up"
+    line = found.roofline
+    if isinstance(line, Roofline) and not all(
+        0 < value < float("inf")
+        for value in (line.flops, line.bytes, line.step_s, line.peak_flops_per_s, line.peak_bytes_per_s)
+    ):
+        return "its roofline has no work, or a ceiling of nothing"
+    return ""

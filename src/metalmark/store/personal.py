@@ -112,7 +112,7 @@ def _mapped(value: Any, change: Callable[[str, str], str], where: str = "") -> A
         return change(where, value)
     if isinstance(value, dict):
         return {
-            key if not where else change(f"{where} (a key)", key): inner
+            change(f"{where} (a key)", key) if where and isinstance(key, str) else key: inner
             if not where and key in OWN_WORDS
             else _mapped(inner, change, f"{where}.{key}".lstrip("."))
             for key, inner in value.items()

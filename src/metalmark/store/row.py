@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 
 from metalmark.errors import FormatError, UsageError
+from metalmark.model.explanation import Cause, Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun
+from metalmark.model.plan import Plan
 from metalmark.model.run import Absent, Run
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
@@ -27,7 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 0
     started_at: str
     name: str = ""
-    """A watched run's own name, or that of a training's folder ("sweep folder/folder" for one of several)."""
+    """A watched run's own name, that of a training's folder ("sweep folder/folder" for one of several), or what was
+    explained where that has no plan."""
     workload: str = ""
     framework: str = ""
     device: str = ""
@@ -40,11 +44,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     steps: int | None = None
     """Number of steps of a watched run's first loop."""
     input_share: float | None = None
-    """Share of that loop's time that went by waiting for batches."""
+    """Share of that loop's time, or of an explained step, that went by waiting for batches."""
     epochs: int | None = None
     accuracy: float | None = None
     """Validation accuracy of the best epoch."""
     folder: bytes | None = None
+    parity: str = ""
+    """Of a parity check, what it found, in a few words; of a measured or trained run, the verdict that it carries."""
 
     @property
     def path(self) -> Path | None:
@@ -99,11 +105,19 @@ def row_of(run: Run, folder: Path | None = None) -> Row:
     columns["kind"] = header.kind.value
     if isinstance(run, WatchedRun):
         return Row(**columns, **_watch_columns(run))
-    assert isinstance(run, BenchRun | TrainingRun)
-    plan, batch = run.plan, run.plan.params.get("batch_size")
-    columns |= {
-        "cell": run.cell,
-        "repeat": run.repeat,
+    if isinstance(run, ExplanationRun):
+        return Row(**columns | _explained_columns(run))
+    assert isinstance(run, BenchRun | TrainingRun | ParityRun)
+    columns |= {"cell": run.cell, **_plan_columns(run.plan)}
+    if isinstance(run, ParityRun):
+        return Row(**columns | _parity_columns(run))
+    columns |= {"repeat": run.repeat, "parity": run.parity.verdict.value if run.parity is not None else ""}
+    return Row(**columns | (_bench_columns(run) if isinstance(run, BenchRun) else _training_columns(run, folder)))
+
+
+def _plan_columns(plan: Plan) -> dict[str, Any]:
+    batch = plan.params.get("batch_size")
+    return {
         "workload": plan.workload,
         "framework": plan.framework,
         "device": str(plan.device),
@@ -111,7 +125,33 @@ def row_of(run: Run, folder: Path | None = None) -> Row:
         "batch_size": batch if isinstance(batch, int) else None,
         "dtype": plan.settings.dtype.value,
     }
-    return Row(**columns | (_bench_columns(run) if isinstance(run, BenchRun) else _training_columns(run, folder)))
+
+
+def _explained_columns(run: ExplanationRun) -> dict[str, Any]:
+    columns: dict[str, Any] = {"name": storable(run.subject)} if run.plan is None else _plan_columns(run.plan)
+    columns["cell"] = run.cell
+    outcome = run.outcome
+    if not isinstance(outcome, Explained):
+        return columns
+    if outcome.placed_on:
+        columns["device"] = outcome.placed_on
+    samples = outcome.samples_per_step
+    return {
+        **columns,
+        "step_s": outcome.step_s or None,
+        "samples_s": samples / outcome.step_s if samples and outcome.step_s else None,
+        "input_share": outcome.share(Cause.INPUT) if any(one.cause is Cause.INPUT for one in outcome.shares) else None,
+    }
+
+
+def _parity_columns(run: ParityRun) -> dict[str, Any]:
+    outcome = run.outcome
+    if not isinstance(outcome, Checked):
+        return {}
+    wrong, compared = outcome.differences, len(outcome.compared)
+    first = f"{wrong[0].quantity} {wrong[0].name}".rstrip() if wrong else ""
+    found = f"{len(wrong)} of {compared} differ, first {first}" if wrong else f"{compared} compared"
+    return {"device": outcome.placed_on or str(run.plan.device), "parity": storable(found)}
 
 
 def _bench_columns(run: BenchRun) -> dict[str, Any]:
@@ -143,7 +183,11 @@ def _watch_columns(run: WatchedRun) -> dict[str, Any]:
     loop = next(iter(run.stretches), None)
     stretches = run.stretches[loop] if loop is not None else ()
     steps = sum(stretch.steps for stretch in stretches)
+    script = run.script
+    seen = {} if script is None else {"framework": ", ".join(script.frameworks), "device": script.device}
     return {
+        **seen,
+        "batch_size": script.batch_size if script is not None else None,
         "name": run.name,
         "step_s": sum(stretch.elapsed_s for stretch in stretches) / steps if steps else None,
         "steps": steps if loop is not None else None,

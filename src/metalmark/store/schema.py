@@ -14,9 +14,12 @@ from metalmark.model.run import Run, RunKind
 from metalmark.model.watch import WatchedRun
 from metalmark.store.row import COLUMNS, read_training, row_of
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x4D65746D  # "Metm", so that a foreign SQLite file is known as one
 
+IN_LIST = (
+    f"CREATE INDEX runs_in_list ON runs (started_at, {', '.join(name for name in COLUMNS if name != 'started_at')})"
+)
 TABLES = f"""
 CREATE TABLE sweeps (id TEXT PRIMARY KEY, created_at TEXT NOT NULL, body BLOB NOT NULL) STRICT;
 CREATE TABLE runs (
@@ -24,11 +27,11 @@ CREATE TABLE runs (
     started_at TEXT NOT NULL, name TEXT NOT NULL, workload TEXT NOT NULL, framework TEXT NOT NULL,
     device TEXT NOT NULL, mode TEXT NOT NULL, batch_size INTEGER, dtype TEXT NOT NULL, ending TEXT NOT NULL,
     step_s REAL, samples_s REAL, steps INTEGER, input_share REAL, epochs INTEGER, accuracy REAL, folder BLOB,
-    body BLOB) STRICT;
+    parity TEXT NOT NULL DEFAULT '', body BLOB) STRICT;
 CREATE INDEX runs_by_sweep ON runs (sweep, cell, repeat);
 CREATE INDEX runs_by_workload ON runs (workload);
 CREATE INDEX runs_by_name ON runs (name);
-CREATE INDEX runs_in_list ON runs (started_at, {", ".join(name for name in COLUMNS if name != "started_at")});
+{IN_LIST};
 CREATE TABLE names (name TEXT NOT NULL, run TEXT NOT NULL, given_at TEXT NOT NULL, PRIMARY KEY (name, run)) STRICT;
 """
 """`runs_in_list` holds all that a list shows, so that it reads no bodies. A body is NULL where the training's folder
@@ -153,5 +156,15 @@ EMPTY: dict[str, object] = {
     **dict.fromkeys(("cell", "repeat"), 0),
 }
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _one_table_for_every_kind}
+
+def _add_parity(connection: sqlite3.Connection) -> None:
+    """Version 2 had no column for what a parity check found."""
+    if "parity" in {column[1] for column in connection.execute("PRAGMA table_info(runs)")}:
+        return  # it was of version 1 a moment ago
+    connection.execute("ALTER TABLE runs ADD COLUMN parity TEXT NOT NULL DEFAULT ''")
+    connection.execute("DROP INDEX runs_in_list")
+    connection.execute(IN_LIST)
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _one_table_for_every_kind, 2: _add_parity}
 """From version N to N + 1."""

@@ -124,6 +124,11 @@ class Store:
                     )
         return added
 
+    def put(self, run: Run) -> None:
+        """Write a run in the place of what was stored under its id, as for an explanation that was measured since."""
+        with self._writing() as connection:
+            schema.insert(connection, run, None)
+
     def put_training(self, run: TrainingRun, folder: Path) -> None:
         """Write a training as it is now, in the place of what was known of it before."""
         with self._writing() as connection:
@@ -235,10 +240,12 @@ class Store:
 
     def rows_of_cells(self, rows: Iterable[Row]) -> list[Row]:
         """Return every repeat of the cells that these rows belong to: a run is one process of its cell."""
-        cells = dict.fromkeys((row.sweep, row.cell) if row.sweep else (row.id, -1) for row in rows)
+        # One command may make runs of several kinds: explanations, and bench runs that verify them.
+        cells = dict.fromkeys((row.sweep, row.cell, row.kind) if row.sweep else (row.id, -1, "") for row in rows)
         found = []
-        for sweep, cell in cells:
-            where, values = ("sweep = ? AND cell = ?", (sweep, cell)) if cell >= 0 else ("id = ?", (sweep,))
+        for sweep, *cell in cells:
+            alone = cell[0] == -1
+            where, values = ("id = ?", (sweep,)) if alone else ("sweep = ? AND cell = ? AND kind = ?", (sweep, *cell))
             found += self._rows(f"WHERE {where} {_ORDER}", *values)
         return found
 

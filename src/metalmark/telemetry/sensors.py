@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from metalmark.model.plan import Plan
 from metalmark.telemetry.base import Reading, Sensor
 from metalmark.telemetry.battery import BatterySensor, MacBatterySensor, ThermalSensor
 from metalmark.telemetry.cpu import ClockSensor, RaplSensor
@@ -10,6 +11,7 @@ from metalmark.telemetry.macmon import MacmonSensor
 from metalmark.telemetry.nvidia import NvidiaSensor
 from metalmark.telemetry.powermetrics import PowermetricsSensor
 from metalmark.telemetry.process import ProcessSensor
+from metalmark.telemetry.software import SoftwareSensor, visible_faults
 from metalmark.telemetry.system import PagingSensor, SystemSensor
 from metalmark.telemetry.zeus import ZeusSensor
 
@@ -20,6 +22,12 @@ def default_sensors(pid: int, platform: str = sys.platform) -> list[Sensor]:
     if platform == "darwin":
         return [*everywhere, MacBatterySensor(), AppleSensor(), ThermalSensor(), PagingSensor()]
     return [*everywhere, BatterySensor(), NvidiaSensor(), RaplSensor(), ClockSensor()]
+
+
+def sensors_of(plan: Plan, pid: int) -> list[Sensor]:
+    """Return the sensors that watch a plan's worker: this system's, unless the software device is to show a fault."""
+    faults = visible_faults(plan)
+    return [ProcessSensor(pid), SoftwareSensor(faults)] if faults else default_sensors(pid)
 
 
 class AppleSensor:

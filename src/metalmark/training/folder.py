@@ -56,6 +56,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The id of the lineup that it is a member of; empty for a training by itself."""
     cell: int = 0
     repeat: int = 0
+    parity: str = ""
+    """What the parity check of its plan is found by in the store; empty: none was asked for."""
 
 
 class TrainingJob(Struct, frozen=True, kw_only=True):

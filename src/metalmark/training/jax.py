@@ -55,7 +55,7 @@ class JaxTrainer(JaxSession):
             self._names = (
                 keras_names("model.", model.trainable_variables),
                 keras_names("model.", model.non_trainable_variables),
-                keras_names("optimizer.", self._optimizer.variables),
+                keras_names("optimizer.", self._optimizer.variables if self._training else []),
             )
         self._evaluate = jax.jit(evaluate)
 

@@ -54,12 +54,13 @@ class MlxTrainer(MlxSession):
         return float(self._optimizers[0].learning_rate.item()) if self._optimizers else 0.0
 
     def state(self) -> State:
-        state = {f"model.{name}": _array(array) for name, array in self._parameters().items()}
+        state = {f"model.{name}": as_numpy_array(array) for name, array in self._parameters().items()}
         for number, optimizer in enumerate(self._optimizers):
             state |= {
-                f"{optimizer_prefix(number)}{name}": _array(array) for name, array in tree_flatten(optimizer.state)
+                f"{optimizer_prefix(number)}{name}": as_numpy_array(array)
+                for name, array in tree_flatten(optimizer.state)
             }
-        state["random.key"] = _array(_key())
+        state["random.key"] = as_numpy_array(_key())
         return state
 
     def load_state(self, state: State) -> None:
@@ -100,7 +101,7 @@ def _key() -> Any:
     return key
 
 
-def _array(array: Any) -> np.ndarray:
+def as_numpy_array(array: Any) -> np.ndarray:
     # NumPy has no bfloat16; float32 holds each of its values.
     return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 

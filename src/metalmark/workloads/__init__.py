@@ -8,6 +8,8 @@ from typing import Any
 from metalmark.model.workload import Builder, Params, Recipe
 
 ALL_FAMILIES = ("torch", "keras", "mlx")
+ADAM_EPSILON = 1e-8
+"""PyTorch's and MLX's default. Keras' is 1e-7, so its builders give this one: all frameworks train alike."""
 
 
 def builders(

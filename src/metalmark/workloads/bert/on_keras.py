@@ -7,6 +7,7 @@ from keras import layers, ops
 
 from metalmark.errors import UnsupportedError
 from metalmark.model.workload import Params, Recipe
+from metalmark.workloads import ADAM_EPSILON
 from metalmark.workloads.bert import (
     DROPOUT,
     INITIAL,
@@ -39,7 +40,7 @@ def build(params: Params) -> Recipe:
     return Recipe(
         model=model,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
+        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE, epsilon=ADAM_EPSILON),
     )
 
 

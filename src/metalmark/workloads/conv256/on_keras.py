@@ -4,6 +4,7 @@ import keras
 from keras import layers
 
 from metalmark.model.workload import Params, Recipe
+from metalmark.workloads import ADAM_EPSILON
 from metalmark.workloads.conv256 import CHANNELS, CLASSES, FILTERS, KERNEL, LEARNING_RATE
 
 
@@ -22,5 +23,5 @@ def build(params: Params) -> Recipe:
     return Recipe(
         model=model,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
+        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE, epsilon=ADAM_EPSILON),
     )

@@ -4,6 +4,7 @@ import keras
 from keras import layers
 
 from metalmark.model.workload import Params, Recipe
+from metalmark.workloads import ADAM_EPSILON
 from metalmark.workloads.perceptron import CLASSES, LEARNING_RATE, Perceptron
 
 
@@ -14,5 +15,5 @@ def build(perceptron: Perceptron, _: Params) -> Recipe:
     return Recipe(
         model=keras.Sequential([keras.Input((perceptron.inputs,)), hidden, logits]),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE),
+        optimizer=partial(keras.optimizers.Adam, LEARNING_RATE, epsilon=ADAM_EPSILON),
     )

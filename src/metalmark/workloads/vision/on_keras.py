@@ -8,6 +8,7 @@ import numpy as np
 from keras import layers
 
 from metalmark.model.workload import Params, Recipe
+from metalmark.workloads import ADAM_EPSILON
 from metalmark.workloads.vision import CHANNELS, EPSILON, MOMENTUM, Arrays, Backbone, Conv, Transfer, is_frozen
 
 
@@ -32,7 +33,7 @@ def build(network: Transfer, params: Params) -> Recipe:
     return Recipe(
         model=keras.Model(inputs, features),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        optimizer=partial(keras.optimizers.Adam, rate),
+        optimizer=partial(keras.optimizers.Adam, rate, epsilon=ADAM_EPSILON),
     )
 
 
