@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from metalmark.app.bench import bench
     from metalmark.app.compare import compare
     from metalmark.app.doctor import doctor
+    from metalmark.app.explain import explain
+    from metalmark.app.parity import parity
     from metalmark.app.report import report
     from metalmark.app.runs import runs
     from metalmark.app.train import train
@@ -37,10 +39,12 @@ __all__ = [
     "compare",
     "device",
     "doctor",
+    "explain",
     "keras_callback",
     "lightning_callback",
     "loader",
     "measure",
+    "parity",
     "report",
     "run",
     "runs",
@@ -52,7 +56,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    **{name: f"metalmark.app.{name}" for name in ("bench", "compare", "doctor", "report", "runs", "train")},
+    **{
+        name: f"metalmark.app.{name}"
+        for name in ("bench", "compare", "doctor", "explain", "parity", "report", "runs", "train")
+    },
     **dict.fromkeys(("Batch", "Data", "Param", "Recipe", "Task", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
     **dict.fromkeys(("keras_callback", "lightning_callback", "transformers_callback"), "metalmark.kit.callbacks"),
@@ -73,8 +80,8 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`mm.doctor` and `mm.report` are functions, though rooms of the package have their names too: importing a room
-    would put it in the function's place."""
+    """`mm.doctor`, `mm.explain` and `mm.report` are functions, though rooms of the package have their names too:
+    importing a room would put it in the function's place."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):

@@ -11,10 +11,11 @@ from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
-from metalmark.errors import StoreError, counted
+from metalmark.errors import StoreError, UsageError, counted
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Budget, Device, Dtype, Mode, Sweep
 from metalmark.model.run import new_id, now_utc
 from metalmark.model.workload import WorkloadInfo
@@ -59,6 +60,7 @@ def bench(
     stall: float = 300.0,
     telemetry: str | float | None = 5.0,
     cooldown: str | float | None = None,
+    parity: bool = False,
     resume: str | None = None,
     track: str | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -74,7 +76,9 @@ def bench(
     several, or the text that the command line takes; parameters of a workload are keyword arguments too. Each cell
     runs in a fresh process, so a notebook or a script without a `__main__` guard may call this. `proof` says what
     becomes of a cell whose work could not be proved: "strict" (a wrong result), "flag" (shown with the flag
-    `unproved`) or "off" (no steps are spent on a proof). `resume` goes on with a stored sweep ("last", or its id).
+    `unproved`) or "off" (no steps are spent on a proof). `parity` checks first whether each cell trains the same
+    network as the CPU does in float32 (see `mm.parity`), and marks its runs with the verdict. `resume` goes on with a
+    stored sweep ("last", or its id).
     Ctrl-C keeps what has ended and is raised again, unless `raise_interrupt` is False; then `Runs.complete` says so.
     """
     say = say_on_stderr if progress else say_nothing
@@ -82,6 +86,11 @@ def bench(
     if resume is not None:
         with Store(path, readonly=True) as opened:
             sweep = opened.sweep(resume)
+        if parity and not sweep.parity:
+            raise UsageError(
+                "This sweep was begun without --parity, so the cells that it has already are unchecked.",
+                hint="Resume it without --parity, or begin a new sweep with it.",
+            )
     else:
         described = [describe(name) for name in dict.fromkeys(choices.names_in(workloads))]
         infos = [info for info, _ in described]
@@ -130,11 +139,12 @@ def bench(
             cooldown=pause,
             paths={**param_paths, **data_paths, **{info.name: source for info, source in described if source}},
             left_out=(*notes, *axes.left_out),
+            parity=new_id() if parity else "",
         )
         with Store(path) as opened:
             opened.add_sweep(sweep)
     with tracking:
-        runs, complete = _run(sweep, path, [tracking.listener()], progress=progress, watch=watch, say=say)
+        runs, complete = measure_sweep(sweep, path, [tracking.listener()], progress=progress, watch=watch, say=say)
     if raise_interrupt and not complete:
         stopped = KeyboardInterrupt()
         stopped.add_note(f"What ended is stored; go on with mm.bench(resume={sweep.id!r}).")
@@ -205,10 +215,19 @@ def _devices(
     return choice.devices, [*notes, *choice.notes]
 
 
-def _run(
-    sweep: Sweep, path: Path, trackers: list[Listener], *, progress: bool, watch: bool, say: Say
+def measure_sweep(
+    sweep: Sweep, path: Path, trackers: list[Listener], *, progress: bool, watch: bool = False, say: Say
 ) -> tuple[list[BenchRun], bool]:
-    """Every run of the sweep, those stored before included, and whether it came to its end."""
+    """Measure a sweep that is stored; return every run of it, those stored before included, and whether it came to its
+    end."""
+    marks: Sequence[ParityMark | None] = ()
+    passed = True
+    if sweep.parity:
+        from metalmark.app.gate import pass_gate  # it imports NumPy, which a plain bench does without
+
+        marks, passed = pass_gate(
+            sweep.plans, checks=sweep.parity, paths=sweep.paths, store=path, progress=progress, say=say
+        )
     with Store(path) as store:
         # One that can't be read is measured again.
         runs = bench_runs(store.load(store.rows_of_sweep(sweep.id), on_error=say_left_out))
@@ -216,6 +235,8 @@ def _run(
             settled = sum(not was_interrupted(run) for run in runs)
             every = counted(len(sweep.plans) * sweep.repeats, "run")
             say(f"Sweep {sweep.id}: {settled} of {every} {'is' if settled == 1 else 'are'} stored already.")
+        if not passed:
+            return runs, False
         before = tuple(runs)
         with (
             make_display(sweep, previous=before, quiet=not progress, watch=watch) as display,
@@ -223,8 +244,9 @@ def _run(
         ):
             try:
                 complete = run_sweep(
-                    sweep, previous=before, keep=_keeper(store, runs), listeners=[display, status, *trackers]
-                )
+                    sweep, previous=before, keep=_keeper(store, runs), listeners=[display, status, *trackers],
+                    marks=marks,
+                )  # fmt: skip
             except KeyboardInterrupt:  # between two cells: nothing was lost
                 complete = False
     return runs, complete

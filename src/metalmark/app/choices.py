@@ -12,7 +12,8 @@ from metalmark.backends.catalog import find, installed, visible
 from metalmark.data.catalog import ACCEPTED, OWN, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Proving, Settings
-from metalmark.runner.expand import refuse_too_many
+from metalmark.model.workload import WorkloadInfo
+from metalmark.runner.expand import refuse_too_many, require
 from metalmark.runner.values import choose, localise, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
@@ -206,6 +207,25 @@ def choose_frameworks(value: Choice) -> tuple[list[str], bool, list[str]]:
     absent = [f.name for f in visible() if f.name not in present]
     notes = [f'{name} not run: it is not installed. Install it: pip install "metalmark[{name}]"' for name in absent]
     return present, True, notes
+
+
+def frameworks_for(info: WorkloadInfo, framework: Choice | None) -> list[str]:
+    """Return the frameworks that were named; where none was, the first installed one that the workload has."""
+    if framework is not None:
+        names, every, _ = choose_frameworks(framework)
+        if every:
+            return [name for name in names if name in info.frameworks]
+        require([info], names)
+        return names
+    for present in installed():
+        if present.name in info.frameworks:
+            return [present.name]
+    if info.frameworks == ("fake",):
+        return ["fake"]
+    raise NotInstalledError(
+        f"None of the frameworks that {info.name} has is installed.",
+        hint=f'Install one: pip install "metalmark[{info.frameworks[0]}]"',
+    )
 
 
 def _number(value: str | float) -> float:

@@ -1,4 +1,5 @@
-"""Say whether B is better than A, or whether it is noise: of bench runs, of trainings, or of watched runs."""
+"""Say whether B is better than A, or whether it is noise: of bench runs, of trainings, or of watched runs; of parity
+checks, which quantities changed their verdict."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,6 +10,7 @@ from metalmark.app.results import Comparisons, Runs
 from metalmark.app.runs import OnDamaged, StorePath, say_left_out
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
+from metalmark.model.run import RunKind
 from metalmark.results.comparison import CellComparison, compare_runs
 from metalmark.results.sides import PUBLISHED, SPLIT, runs_of, sides_of
 from metalmark.stats.difference import BAND, Difference, Verdict
@@ -78,6 +80,11 @@ def _named(
 def find_slower(found: Comparisons, limit: float) -> Gate:
     """Judge comparisons by a limit on the time: which cells are shown to be slower by that much or no longer run, and
     of which nothing is known. A cell that failed on both sides, or on the old one alone, is no news."""
+    if any(comparison.kind is RunKind.PARITY for comparison in found):
+        raise UsageError(
+            "--fail-if-slower is of speeds, and a parity check measures none.",
+            hint="Leave it out; metalmark parity itself exits with 1 when a check differs.",
+        )
     every = [row for comparison in found for row in comparison.rows]
     lines, failed, unjudged = [], False, 0
     for row in every:

@@ -12,9 +12,11 @@ import msgspec
 
 from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Sweep, word
-from metalmark.model.run import Absent
+from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.content import Content
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from metalmark.doctor.scene import Scene
     from metalmark.results.comparison import CellComparison, Comparison
     from metalmark.results.pairing import Side
+    from metalmark.results.quantity_changes import QuantityChange
 
 WIDTH = 200
 """Characters per line where nothing says how wide the window is: nothing is cut."""
@@ -175,10 +178,13 @@ class Runs(Tabular, Sequence[AnyRun]):
         return [run_dict(run) for run in self._runs]
 
     def chart(self) -> "Chart":
-        """Draw throughput (bench runs) or the curves (trainings), as the report does. It needs the extra `web`."""
+        """Draw throughput (bench runs), the curves (trainings), the distances (parity checks) or the shares of a step
+        (explanations), as the report does. It needs the extra `web`."""
         from metalmark.report.charts.cells import throughput_figures
         from metalmark.report.charts.draw import Figure
+        from metalmark.report.charts.explain import explanation_figures
         from metalmark.report.charts.over_time import together_figures, training_figures, watched_figures
+        from metalmark.report.charts.parity import parity_figures
 
         cells, content = self.cells, self.content()
         drawn = [*throughput_figures(cells)] if cells else []
@@ -187,6 +193,8 @@ class Runs(Tabular, Sequence[AnyRun]):
         elif content.trainings:
             drawn += together_figures(content.trainings)
         drawn += [figure for run in content.watched for figure in watched_figures(run)]
+        drawn += [figure for run in content.parities for figure in parity_figures(run)]
+        drawn += [figure for run in content.explanations for figure in explanation_figures(run)]
         return Chart([figure.svg for figure in drawn if isinstance(figure, Figure)])
 
     def _with(self, runs: Iterable[AnyRun]) -> "Runs":
@@ -290,10 +298,56 @@ def run_dict(run: AnyRun) -> dict[str, Any]:
     entry: dict[str, Any] = {**row, "label": run.header.label, "flags": [flag.name for flag in flags_of(run)]}
     if isinstance(run, WatchedRun):
         return {**entry, **run.params}
-    settings = {name: word(getattr(run.plan.settings, name)) for name in run.plan.settings.__struct_fields__}
+    if isinstance(run, ParityRun):
+        entry |= _check_dict(run)
+    if isinstance(run, ExplanationRun):
+        entry |= _explanation_dict(run)
+    plan = run.plan
+    if plan is None:
+        return entry
+    settings = {name: word(getattr(plan.settings, name)) for name in plan.settings.__struct_fields__}
     if isinstance(run, TrainingRun):
-        entry["seed"] = run.plan.seed
-    return {**entry, **settings, "data": run.plan.data, **run.plan.params}
+        entry["seed"] = plan.seed
+    return {**entry, **settings, "data": plan.data, **plan.params}
+
+
+def _check_dict(run: ParityRun) -> dict[str, Any]:
+    """What a parity check found: the verdict, and what differs first or is nearest to its limit."""
+    from metalmark.report.text.parity_page import parity_sentence, worst_of
+
+    rows = run.outcome.compared if isinstance(run.outcome, Checked) else ()
+    wrong = [row for row in rows if not row.agrees]
+    shown = wrong[0] if wrong else worst_of(rows) if rows else None
+    return {
+        "verdict": run.verdict.value,
+        "reference": run.reference.label,
+        "sentence": parity_sentence(run),
+        "compared": len(rows),
+        "differ": len(wrong),
+        "quantity": shown.quantity.value if shown is not None else None,
+        "of": shown.name if shown is not None else None,
+        "sigmas": shown.sigmas if shown is not None and shown.distance is not None else None,
+        "limit": shown.limit if shown is not None else None,
+    }
+
+
+def _explanation_dict(run: ExplanationRun) -> dict[str, Any]:
+    """What an explanation found: the verdict, the share of each cause, and the first proposal."""
+    from metalmark.report.text.explain_page import explanation_sentence
+
+    found = run.outcome if isinstance(run.outcome, Explained) else None
+    first = found.proposals[0] if found is not None and found.proposals else None
+    did = first.measured if first is not None else None
+    return {
+        "subject": run.subject,
+        "of": run.of,
+        "verdict": found.bottleneck.value if found is not None else None,
+        "sentence": explanation_sentence(run),
+        "shares": {one.cause.value: found.share(one.cause) for one in found.shares} if found is not None else {},
+        "proposal": first.title if first is not None else None,
+        "expected_gain": first.gain if first is not None else None,
+        "measured_gain": did.gain if did is not None else None,
+    }
 
 
 def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, Any]:
@@ -309,10 +363,17 @@ def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, An
         "reason": row.reason,
         "like_for_like": not row.no_speed_up,
     }
+    if found.kind is RunKind.PARITY:
+        entry["newly_differ"] = [_quantity(one) for one in row.quantities if one.turned and one.a and one.a.agrees]
+        entry["newly_agree"] = [_quantity(one) for one in row.quantities if one.turned and one.b and one.b.agrees]
     for side, figures in (("a", row.a), ("b", row.b)):
         entry |= {f"{side}_runs": figures.processes, f"{side}_ending": figures.failure or "completed"}
         values = {"step_s": figures.step_s, "samples_s": figures.samples_per_s, "memory_bytes": figures.memory_bytes}
         entry |= {f"{side}_{name}": None if isinstance(value, Absent) else value for name, value in values.items()}
+        if figures.bottleneck:
+            entry |= {f"{side}_verdict": figures.bottleneck, f"{side}_shares_s": figures.shares_s}
+        if figures.parity is not None:
+            entry[f"{side}_parity"] = figures.parity.value
         if figures.trained is not None:
             entry |= {f"{side}_accuracies": list(figures.trained.accuracies)}
     if row.trained is not None and not isinstance(row.trained.accuracy, Absent):
@@ -325,6 +386,13 @@ def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, An
             if figures.trained is not None and figures.trained.metric is not None:
                 entry |= {"monitored": figures.trained.metric.name, f"{side}_monitored": list(figures.trained.values)}
     return entry
+
+
+def _quantity(change: "QuantityChange") -> str:
+    from metalmark.report.text.parity_page import quantity_words
+
+    row = change.b or change.a
+    return quantity_words(row) if row is not None else ""
 
 
 def _html_table(table: Table) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from metalmark.app import choices, goals
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
@@ -37,6 +39,8 @@ from metalmark.training.folder import (
     new_folder,
     new_run,
     stored_training,
+    write_record,
+    write_request,
 )
 from metalmark.training.launch import train as train_session
 
@@ -68,6 +72,7 @@ def train(
     data: Choice | None = None,
     target_column: str = "",
     workers: int | None = None,
+    parity: bool = False,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     stall: float = 600.0,
@@ -85,8 +90,9 @@ def train(
     one after another, each in a fresh process and in a folder of its own; repeats take the seeds `seed`, `seed` + 1
     and so on, so that `mm.compare` can tell a difference from luck. It stops at a `target` ("accuracy=86%",
     "val_loss=0.3") or after `patience` epochs without a better one by `monitor` ("val_loss", "f1:max").
-    `checkpoint_every` (minutes, or "500steps") writes checkpoints within an epoch. `resume` goes on with an
-    interrupted training: its folder, or "last".
+    `checkpoint_every` (minutes, or "500steps") writes checkpoints within an epoch. `parity` checks first whether it
+    trains the same network as the CPU does in float32 (see `mm.parity`), and marks the run with the verdict. `resume`
+    goes on with an interrupted training: its folder, or "last".
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
@@ -112,6 +118,11 @@ def train(
         folder = find_folder(out if resume == "last" else resume, path)
         changes = Changes(epochs=epochs, target=wanted, patience=patience, checkpoint_every=interval)
         members = _stored_members(folder, changes, say)
+        if parity and not all(member.request.parity for member in members):
+            raise UsageError(
+                "This training was begun without --parity, so its epochs so far are unchecked.",
+                hint="Resume it without --parity, or begin a new training with it.",
+            )
     else:
         names = choices.names_in(workload)
         if len(names) != 1:
@@ -162,6 +173,7 @@ def train(
             paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
             hz=hz,
             checkpoint_every=interval,
+            parity=new_id() if parity else "",
         )
         place = expanded(os.fspath(out)) if out is not None else None
         if several:
@@ -172,8 +184,12 @@ def train(
         else:
             folder = new_folder(place or trainings_folder(path) / folder_name(info.name, request.id))
             members = [Member(request, new_run(request), folder)]
-    with tracking:
-        runs, stopped = _run(members, path, tracking, progress=progress, say=say)
+    members, passed = _checked(members, path, progress=progress, say=say)
+    if passed:
+        with tracking:
+            runs, stopped = _run(members, path, tracking, progress=progress, say=say)
+    else:
+        runs, stopped = [member.run for member in members], True
     if stopped and raise_interrupt:
         interrupt = KeyboardInterrupt()
         interrupt.add_note(f"What ended is kept; go on with mm.train(resume={str(folder)!r}).")
@@ -212,6 +228,34 @@ def _run(
     return lineup.run_members(members, session, lambda run, folder: _keeper(path, folder, say)(Ended(run=run)), say)
 
 
+def _checked(members: list[Member], path: Path, *, progress: bool, say: Say) -> tuple[list[Member], bool]:
+    """Return the members with the mark of their parity check, where one was asked for; False when Ctrl-C ended it."""
+    open_ones = [member for member in members if member.request.parity and member.run.parity is None]
+    if not open_ones:
+        return members, True
+    from metalmark.app.gate import pass_gate  # it imports NumPy, which a plain training does without
+
+    request = open_ones[0].request
+    gate = pass_gate(
+        [member.request.plan for member in open_ones],
+        checks=request.parity, paths=request.paths, store=path, progress=progress, say=say,
+    )  # fmt: skip
+    marks = {member.request.id: mark for member, mark in zip(open_ones, gate.marks, strict=True)}
+    checked = []
+    for member in members:
+        run = member.run
+        if marks.get(run.id) is not None:
+            run = replace(run, parity=marks[run.id])
+        if not gate.complete:
+            run = run if run.failure is not None else replace(run, ending=Ending.INTERRUPTED)
+            # What was asked for must be in the folder, or there is nothing to go on with.
+            write_request(member.folder, member.request)
+            write_record(member.folder, run)
+            _keeper(path, member.folder, say)(Ended(run=run))
+        checked.append(Member(member.request, run, member.folder))
+    return checked, gate.complete
+
+
 def _keeper(path: Path, folder: Path, say: Say) -> Listener:
     """Keeps the store up to date. A store that fails costs the list a line, never the training."""
 
@@ -246,8 +290,9 @@ def _forget(folder: Path, members: list[Member], path: Path) -> None:
         lineup.discard_lineup(folder, members)
     else:
         discard(folder)
+    checks = {member.run.parity.run for member in members if member.run.parity is not None}
     with suppress(StoreError), Store(path) as store:
-        store.delete([member.request.id for member in members])
+        store.delete([*checks, *(member.request.id for member in members)])
 
 
 def _framework(word: str | None, info: WorkloadInfo) -> str:

@@ -8,7 +8,7 @@ from importlib import import_module
 import click
 
 import metalmark
-from metalmark.cli.options import ExplainedGroup
+from metalmark.cli.options import DocumentedGroup
 from metalmark.cli.plain import degrade
 from metalmark.cli.signals import orderly_end
 from metalmark.errors import MetalmarkError, did_you_mean
@@ -17,6 +17,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Say what this machine can run, what is broken, and what to type."),
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
     "train": ("train", "Train a workload to its accuracy, with curves and checkpoints."),
+    "parity": ("parity", "Say whether a device, dtype or compiler trains the same network as the CPU."),
+    "explain": ("explain", "Say what a step waits for, and which change would make it faster."),
+    "watch": ("watch", "Run your own script unchanged, and keep what its steps were made of."),
     "compare": ("compare", "Say whether B is better than A, or whether it is noise."),
     "serve": ("serve", "Show runs, comparisons and live progress in a browser."),
     "report": ("report", "Write a page of runs: the answer, tables and charts."),
@@ -41,7 +44,7 @@ ENVIRONMENT = {
 """What the system refuses because of how it is set up, which nobody mends in our source."""
 
 
-class LazyGroup(ExplainedGroup):
+class LazyGroup(DocumentedGroup):
     """Knows its verbs by name and one line of help; imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -27,15 +27,7 @@ BROKEN = {"crashed", "timed out", "wrong result"}
               help="training, inference.")  # fmt: skip
 @shared.settings_options
 @click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
-@click.option("--data-from", default=None, metavar="resident|pipeline",
-              help="Keep batches on the device, or use the framework's own loader.")  # fmt: skip
-@click.option("--workers", default="1", show_default=True, metavar="N",
-              help="Number of the loader's processes, parallel calls or threads.")  # fmt: skip
-@click.option("--prefetch", default="2", show_default=True, metavar="N",
-              help="Number of batches that the loader makes ahead.")  # fmt: skip
-@click.option("--pin", default="off", metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch).")
-@click.option("--start-method", default="", metavar="fork|spawn|forkserver",
-              help="How the loader's processes are started.")  # fmt: skip
+@shared.loader_options
 @click.option("--steps", type=shared.COUNT, help="Number of steps to measure, exactly.")
 @click.option("--seconds", type=shared.SECONDS, default=3.0, show_default=True,
               help="Without --steps: minimum seconds to measure, and at least 10 blocks.")  # fmt: skip
@@ -49,6 +41,8 @@ BROKEN = {"crashed", "timed out", "wrong result"}
               help="Maximum seconds without progress before a cell counts as hung.")  # fmt: skip
 @click.option("--cooldown", default=None, metavar="SECONDS|auto",
               help="Maximum seconds to wait for the machine to cool down between cells.")  # fmt: skip
+@click.option("--parity", is_flag=True,
+              help="Check first whether each cell trains the same network as the CPU in float32; mark it.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 when a measured cell has a flag that could spoil it.")
 @click.option("--watch", is_flag=True, help="Show throughput, clocks, power, temperature and memory as they change.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", shell_complete=complete.complete_sweeps,

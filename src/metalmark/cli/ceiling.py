@@ -7,7 +7,7 @@ import click
 from metalmark.cli.complete import complete_devices, complete_dtypes, complete_frameworks
 from metalmark.cli.options import (
     WIDE,
-    Explained,
+    DocumentedCommand,
     json_option,
     print_data,
     print_notes,
@@ -19,7 +19,7 @@ from metalmark.cli.options import (
 )
 
 
-@click.command("ceiling", cls=Explained, context_settings=WIDE)
+@click.command("ceiling", cls=DocumentedCommand, context_settings=WIDE)
 @click.option("-f", "--framework", default="all", show_default=True, shell_complete=complete_frameworks,
               help="torch, tensorflow, jax, mlx.")  # fmt: skip
 @click.option("-d", "--device", default="all", show_default=True, shell_complete=complete_devices,

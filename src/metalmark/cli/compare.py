@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from metalmark.cli.complete import complete_runs
-from metalmark.cli.options import Explained, LeftOut, store_option, table_console, wide_option
+from metalmark.cli.options import DocumentedCommand, LeftOut, store_option, table_console, wide_option
 
 if TYPE_CHECKING:
     from metalmark.results.comparison import Comparison
 
 
-@click.command("compare", cls=Explained)
+@click.command("compare", cls=DocumentedCommand)
 @click.argument("runs", nargs=-1, metavar="A B [C...]", shell_complete=complete_runs)
 @click.option("--by", default=None, metavar="KEY[,KEY]",
               help="What is compared: framework, device, dtype, compile, machine, torch (its version) ... "

@@ -65,6 +65,14 @@ def complete_runs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     return [CompletionItem(word, help=text) for word, text in words.items() if word.startswith(incomplete)]
 
 
+def complete_subjects(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Complete what can be explained: workloads and runs."""
+    from click.shell_completion import CompletionItem
+
+    workloads = [CompletionItem(word, help="workload") for word in complete_workloads(ctx, param, incomplete)]
+    return [*workloads, *complete_runs(ctx, param, incomplete)]
+
+
 def complete_sweeps(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     sweeps = dict.fromkeys(row.sweep for row in _newest(ctx) if row.sweep and row.kind == "bench")
     return [sweep for sweep in (LAST, *sweeps) if sweep.startswith(incomplete)]

@@ -2,10 +2,10 @@
 
 import click
 
-from metalmark.cli.options import Explained
+from metalmark.cli.options import DocumentedCommand
 
 
-@click.command("completion", cls=Explained)
+@click.command("completion", cls=DocumentedCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print a script that lets SHELL complete verbs, options, workloads, frameworks, devices, dtypes and runs."""

@@ -5,12 +5,12 @@ import shutil
 import click
 
 from metalmark.cli.complete import complete_checks
-from metalmark.cli.options import Explained, json_option
+from metalmark.cli.options import DocumentedCommand, json_option
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "fix": "green"}
 
 
-@click.command("doctor", cls=Explained)
+@click.command("doctor", cls=DocumentedCommand)
 @click.option("--only", metavar="CHECK", multiple=True, shell_complete=complete_checks,
               help="Run only these checks (comma-separated, or repeated).")  # fmt: skip
 @click.option("--explain", metavar="CHECK", shell_complete=complete_checks,

@@ -2,10 +2,10 @@
 
 import click
 
-from metalmark.cli.options import Explained
+from metalmark.cli.options import DocumentedCommand
 
 
-@click.command("env", cls=Explained)
+@click.command("env", cls=DocumentedCommand)
 @click.option("--shell", type=click.Choice(["bash", "zsh", "fish"]), default="bash", show_default=True,
               help="Whose syntax.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs.")

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from metalmark.cli.options import Explained
+from metalmark.cli.options import DocumentedCommand
 
 
-@click.command("list", cls=Explained)
+@click.command("list", cls=DocumentedCommand)
 @click.argument("what", type=click.Choice(["workloads", "frameworks", "devices"]))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(what: str, as_json: bool) -> None:

@@ -55,7 +55,7 @@ class LeftOut:
         self.exit_code = 1
 
 
-class Explained(click.Command):
+class DocumentedCommand(click.Command):
     """A command whose `--help` ends with what `help.toml` says of it. The file is read only then."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -67,11 +67,11 @@ class Explained(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class ExplainedGroup(Explained, click.Group):
-    command_class = Explained
+class DocumentedGroup(DocumentedCommand, click.Group):
+    command_class = DocumentedCommand
 
 
-class WorkloadCommand(Explained):
+class WorkloadCommand(DocumentedCommand):
     """A command that takes a workload's parameters as options it has never heard of."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -145,6 +145,35 @@ settings_options = options(
         help="Column of a table, or array of an NPZ, that is to be told from the others (default: the last).",
     ),
     click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUES", help="Parameter of the workload."),
+)
+loader_options = options(
+    click.option(
+        "--data-from",
+        default=None,
+        metavar="resident|pipeline",
+        help="Keep batches on the device, or use the framework's own loader.",
+    ),
+    click.option(
+        "--workers",
+        default="1",
+        show_default=True,
+        metavar="N",
+        help="Number of the loader's processes, parallel calls or threads.",
+    ),
+    click.option(
+        "--prefetch",
+        default="2",
+        show_default=True,
+        metavar="N",
+        help="Number of batches that the loader makes ahead.",
+    ),
+    click.option("--pin", default="off", metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch)."),
+    click.option(
+        "--start-method",
+        default="",
+        metavar="fork|spawn|forkserver",
+        help="How the loader's processes are started.",
+    ),
 )
 run_options = options(
     click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Sensor readings per second."),

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from metalmark.cli.complete import complete_runs
-from metalmark.cli.options import Explained, LeftOut, against_option, store_option
+from metalmark.cli.options import DocumentedCommand, LeftOut, against_option, store_option
 from metalmark.errors import UsageError
 
 
-@click.command("report", cls=Explained)
+@click.command("report", cls=DocumentedCommand)
 @click.argument("runs", nargs=-1, shell_complete=complete_runs)
 @click.option("-o", "--output", metavar="FILE",
               help="File to write, whole or not at all; - is stdout (default: report.html or stdout).")  # fmt: skip

@@ -13,9 +13,9 @@ def counted(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
-@click.group("runs", cls=shared.ExplainedGroup)
+@click.group("runs", cls=shared.DocumentedGroup)
 def command() -> None:
-    """List, show, name, export, import, push and delete runs: of bench, of train, and watched ones."""
+    """List, show, name, export, import, push and delete runs: of bench, train and parity, and watched ones."""
 
 
 @command.command("list")

@@ -2,10 +2,10 @@
 
 import click
 
-from metalmark.cli.options import Explained
+from metalmark.cli.options import DocumentedCommand
 
 
-@click.command("schema", cls=Explained)
+@click.command("schema", cls=DocumentedCommand)
 def command() -> None:
     """Print the JSON schema of a run, as `runs export` and `bench --json` write it."""
     import json

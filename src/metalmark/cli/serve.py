@@ -2,10 +2,10 @@
 
 import click
 
-from metalmark.cli.options import Explained, store_option
+from metalmark.cli.options import DocumentedCommand, store_option
 
 
-@click.command("serve", cls=Explained)
+@click.command("serve", cls=DocumentedCommand)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, metavar="PORT",
               help="Port to listen on (default: 8585, or one that is free).")  # fmt: skip

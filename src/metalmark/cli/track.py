@@ -3,10 +3,10 @@
 import click
 
 from metalmark.cli.complete import complete_waiting
-from metalmark.cli.options import ExplainedGroup, table_columns, wide_option
+from metalmark.cli.options import DocumentedGroup, table_columns, wide_option
 
 
-@click.group("track", cls=ExplainedGroup)
+@click.group("track", cls=DocumentedGroup)
 def command() -> None:
     """Show and send what waits for MLflow and W&B."""
 

@@ -43,6 +43,8 @@ UNSUPPORTED = "unsupported"
 @click.option("--seed", type=shared.SEED, default=0, show_default=True,
               help="Random seed of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
 @shared.settings_options
+@click.option("--parity", is_flag=True,
+              help="Check first whether it trains the same network as the CPU in float32; mark the run.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(0, 64), default=None,
               help="Number of threads that make batches ahead (default: by the size of a batch).")  # fmt: skip
 @click.option("-o", "--out", default=None, metavar="DIR",
@@ -106,7 +108,7 @@ def _print(runs: "Runs", trainings: "list[TrainingRun]", *, as_json: bool, quiet
     if not runs.complete:
         say("Stopped; what ended is kept.")
     elif alone is not None and alone.failure is not None:
-        _echo_error(alone.failure.message, alone.failure.hint)
+        echo_error(alone.failure.message, alone.failure.hint)
     if alone is None or alone.epochs or alone.failure is None or not runs.complete:
         say(f"Written to {runs.folder}.")
 
@@ -119,10 +121,10 @@ def _say_why_not(trainings: "list[TrainingRun]") -> None:
             who = f"{run.plan.framework} {run.plan.device}"
             reasons.setdefault((run.failure.message, run.failure.hint), []).append(who)
     for (message, hint), members in reasons.items():
-        _echo_error(f"{', '.join(dict.fromkeys(members))}: {message}" if len(trainings) > 1 else message, hint)
+        echo_error(f"{', '.join(dict.fromkeys(members))}: {message}" if len(trainings) > 1 else message, hint)
 
 
-def _echo_error(message: str, hint: str) -> None:
+def echo_error(message: str, hint: str) -> None:
     click.echo(f"metalmark: {message}", err=True)
     if hint:
         click.echo(f"  {hint}", err=True)

@@ -14,10 +14,11 @@ Display = AbstractContextManager[Listener]
 
 
 def make_display(
-    what: Sweep | Request, *, previous: Sequence[BenchRun] = (), quiet: bool, watch: bool = False
+    what: Sweep | Request, *, previous: Sequence[BenchRun] = (), quiet: bool, watch: bool = False, checks: bool = False
 ) -> Display:
     """Return the display that suits where this process runs. `previous`: the runs of a resumed sweep.
 
+    `checks`: the cells of the sweep are parity checks, which have no times.
     `watch` adds throughput, clocks, power, temperatures and memory as they change.
     """
     if quiet:
@@ -25,7 +26,7 @@ def make_display(
     from metalmark.display.status import Overview
     from metalmark.display.terminal import LiveView, LogLines, NotebookView, in_notebook
 
-    overview = Overview(what, previous, watch=watch)
+    overview = Overview(what, previous, watch=watch, checks=checks)
     if in_notebook():
         return NotebookView(overview)
     return LiveView(overview) if sys.stderr.isatty() else LogLines(overview)

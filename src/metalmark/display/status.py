@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, RunKind, now_utc
 from metalmark.report.text.run_tables import summary
@@ -64,11 +66,19 @@ class Overview:
     """What a sweep or a training does now. Every display shows from it."""
 
     def __init__(
-        self, what: Sweep | Request, previous: Sequence[BenchRun] = (), *, watch: bool = False, status: bool = False
+        self,
+        what: Sweep | Request,
+        previous: Sequence[BenchRun] = (),
+        *,
+        watch: bool = False,
+        status: bool = False,
+        checks: bool = False,
     ) -> None:
-        """`watch` and `status` keep a history of the worker: the one of measured steps, the other of all phases."""
+        """`checks`: the cells of the sweep are checked, not timed.
+
+        `watch` and `status` keep a history of the worker: the one of measured steps, the other of all phases."""
         self.sweep = what if isinstance(what, Sweep) else None
-        self.id, self.watch = what.id, watch
+        self.id, self.watch, self.checks = what.id, watch, checks
         self.runs: list[BenchRun] = []
         """The runs of a sweep that ended."""
         self.label, self.phase, self.detail = "", "starting", ""
@@ -112,6 +122,14 @@ class Overview:
                 self._count(event.run)
                 self._remaining.end()
             self.ended.append(printable(f"{event.run.plan.label}: {result_line(event.run)}"))
+        elif isinstance(event, Ended) and isinstance(event.run, ParityRun):
+            self.done += 1
+            self._remaining.end()
+            self.ended.append(printable(f"{event.run.plan.label}: {event.run.verdict.value}"))
+        elif isinstance(event, Ended) and isinstance(event.run, ExplanationRun):
+            self.done += 1
+            self._remaining.end()
+            self.ended.append(printable(f"{event.run.subject}: {event.run.header.ending}"))
 
     @property
     def left(self) -> str:

@@ -18,7 +18,7 @@ from metalmark.report.text.tables import sweep_table
 from metalmark.report.text.terminal import fitted, render
 from metalmark.report.text.units import count, reading, spark
 from metalmark.results.cells import cells_of
-from metalmark.runner.events import Ended, Event, Paused, Sampled, Started, TrainingProgress
+from metalmark.runner.events import Ended, Event, Paused, Progress, Sampled, Started, TrainingProgress
 from metalmark.scrub import printable
 from metalmark.store.live import unit_of
 
@@ -57,7 +57,7 @@ class LogLines:
             self._told_s = self._began_s
         elif overview.watch and overview.history.latest:
             self._print_readings()
-        elif isinstance(event, TrainingProgress):
+        elif isinstance(event, TrainingProgress) or (overview.checks and isinstance(event, Progress)):
             self._print_progress(event)
         if not isinstance(event, Sampled):
             self._paused = isinstance(event, Paused)
@@ -67,12 +67,14 @@ class LogLines:
             shown = line if overview.sweep else line.partition(": ")[2]
             _print(f"[{overview.done}/{overview.total}] {shown}{left}")
 
-    def _print_progress(self, event: TrainingProgress) -> None:
-        """Say how far an epoch is, now and then."""
+    def _print_progress(self, event: Progress) -> None:
+        """Say how far an epoch or a check is, now and then."""
         overview, now_s = self._overview, time.monotonic()
-        if event.ended is not None:
+        if isinstance(event, TrainingProgress) and event.ended is not None:
             self._told_s = now_s
-        elif event.epoch and now_s - self._told_s >= EPOCH_LINE_EVERY_S:
+        elif (
+            overview.checks or (isinstance(event, TrainingProgress) and event.epoch)
+        ) and now_s - self._told_s >= EPOCH_LINE_EVERY_S:
             self._told_s = now_s
             share = f" {overview.share * 100:.0f}%" if overview.share is not None else ""
             left = f"  ({overview.left})" if overview.left else ""
@@ -105,7 +107,7 @@ class LiveView:
     def __call__(self, event: Event) -> None:
         ended = len(self._overview.ended)
         self._overview(event)
-        if self._overview.sweep is None:
+        if self._overview.sweep is None or self._overview.checks:
             for line in self._overview.ended[ended:]:
                 self._live.console.print(Text(printable(line)))
         if isinstance(event, (Started, Paused, Ended)) or time.monotonic() - self._drawn_s >= REFRESH_S:
@@ -156,12 +158,12 @@ def in_notebook() -> bool:
 def picture(overview: Overview, columns: int) -> RenderableType:
     """Return the table of a sweep, the readings that are watched, and what runs now."""
     parts: list[RenderableType] = []
-    if overview.sweep is not None:
+    if overview.sweep is not None and not overview.checks:
         table = sweep_table(cells_of(overview.runs), plans=overview.sweep.plans)
         parts.append(render(fitted(table, columns), columns))
     if overview.watch and overview.history.latest:
         parts.append(_readings(overview))
-    if overview.sweep is None and overview.share is not None:
+    if (overview.sweep is None or overview.checks) and overview.share is not None:
         parts.append(ProgressBar(total=1.0, completed=overview.share, width=BAR_WIDTH))
     parts.append(Text(overview.line))
     return Group(*parts)

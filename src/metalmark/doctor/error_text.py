@@ -1,7 +1,8 @@
-"""The text of an error, and the facts that can be read from it: versions, pip's list of versions, frameworks, sizes."""
+"""The text of an error, and the facts that can be read from it: versions, pip's list, frameworks, the system, sizes."""
 
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from functools import cached_property
 
 from msgspec import Struct
@@ -57,8 +58,38 @@ _MODULE_FILE = re.compile(
     re.MULTILINE,
 )
 
+# Only at the beginning of a path: a folder called content is anywhere else too. Conda's packages name the folder of the
+# Linux machine that built them, on every system.
+_OTHER_FOLDERS = r"(?<![\w.~-])/(?:home|root|content|kaggle|workspace)/(?!conda/feedstock)"
+_DRIVE = r"(?<!\w)(?:[A-Za-z]:(?:\\|/(?!/))|/mnt/[a-z]/)"
+_USERS_OF_A_MAC = r"(?<!\w)(?<!\b[A-Za-z]:)/Users/"
+
 _SIZE = re.compile(r"([+-]?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d{1,3})?) ?(?:([kmgtp])(i)?)?(?:b|bytes?)?", re.IGNORECASE)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+class System(StrEnum):
+    """The kind of system on which a text was printed."""
+
+    MAC = "mac"
+    OTHER = "other"
+    """Linux or Windows; containers and hosted notebooks are Linux."""
+
+
+_PRINTED = {
+    System.MAC: re.compile(
+        rf"{_USERS_OF_A_MAC}|/opt/homebrew\b|/Library/Frameworks/|\.dylib\b|\bosx-(?:arm64|64)\b|"
+        r"(?i:mach-o\b|darwin|\bmacos-\d)"
+    ),
+    System.OTHER: re.compile(rf"{_OTHER_FOLDERS}|{_DRIVE}|\bdist-packages\b|\blinux-gnu\b|\bLinux-\d|\bWindows-\d"),
+}
+"""What a program prints on one system only: folders, kinds of files, names of platforms."""
+_WRITTEN = {
+    System.MAC: re.compile(r"(?i:macos|\bmac\b|\bmacbook|\bm[1-5] (?:pro|max|ultra|air|chip)\b)|\bApple|\bM[1-5]\b"),
+    System.OTHER: re.compile(r"(?i:\blinux\b|\bubuntu|\bcolab)|\bWindows\b|\d\+cu\d"),
+}
+"""Names of systems and builds, as people write them. A report from a Mac may also say that all is well on Linux, or
+quote a command that asks for a CUDA build."""
 
 
 class OfferedVersions(Struct, frozen=True, kw_only=True):
@@ -96,6 +127,16 @@ class ErrorText(Struct, frozen=True, kw_only=True, dict=True):
         """The frameworks whose files are named in it, as in a traceback."""
         modules = (module.lower() for found in _MODULE_FILE.finditer(self.text) for module in found.groups() if module)
         return frozenset(FRAMEWORK_MODULES[module] for module in modules if module in FRAMEWORK_MODULES)
+
+    def shows(self, system: System) -> bool:
+        """Whether the text was printed on such a system, as far as it shows; one from two machines shows both."""
+        return system in self._systems
+
+    @cached_property
+    def _systems(self) -> frozenset[System]:
+        """What a program printed decides; only where it shows nothing do the words of people count."""
+        printed = frozenset(system for system, signs in _PRINTED.items() if signs.search(self.text))
+        return printed or frozenset(system for system, names in _WRITTEN.items() if names.search(self.text))
 
     @cached_property
     def _named(self) -> dict[str, tuple[Version, ...]]:

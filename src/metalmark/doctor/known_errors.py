@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from metalmark.doctor.error_pattern import ErrorPattern
-from metalmark.doctor.error_text import FRAMEWORK_MODULES, ErrorText, may_satisfy, size_bytes
+from metalmark.doctor.error_text import FRAMEWORK_MODULES, ErrorText, System, may_satisfy, size_bytes
 from metalmark.doctor.scene import parse_version
 
 ERRORS = Path(__file__).with_name("errors")
@@ -86,6 +86,11 @@ class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fi
     patterns: tuple[str, ...]
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    system: System | None = None
+    """The system that the text must show."""
+    system_signs: tuple[str, ...] = ()
+    """Expressions that show this system too where this error is printed: any of them is enough."""
+    unless_system: System | None = None
     versions: dict[str, str] = {}
     offered: str | None = None
     numbers: tuple[str, ...] = ()
@@ -99,6 +104,14 @@ class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fi
     source: str
     area: str = ""
     """The name of its file, without the ending."""
+
+    def __post_init__(self) -> None:
+        if self.system_signs and self.system is None:
+            raise ValueError(
+                'system_signs are signs of no system: write system = "mac" or system = "other" beside them'
+            )
+        if self.system is not None and self.system is self.unless_system:
+            raise ValueError(f"system and unless_system are both {self.system.value}: no text shows that")
 
     @cached_property
     def expressions(self) -> tuple[ErrorPattern, ...]:
@@ -143,13 +156,26 @@ class KnownError(Struct, frozen=True, kw_only=True, dict=True, forbid_unknown_fi
             named = text.versions(package)
             if named and not any(may_satisfy(version, specifier) for version in named):
                 return False
-        return all(pattern.occurs(text.text, text.lowered) for pattern in self._needed) and not any(
+        if self.unless_system is not None and text.shows(self.unless_system):
+            return False
+        if not all(pattern.occurs(text.text, text.lowered) for pattern in self._needed):
+            return False
+        return self._on_its_system(text) and not any(
             pattern.occurs(text.text, text.lowered) for pattern in self._excluding
         )
+
+    def _on_its_system(self, text: ErrorText) -> bool:
+        if self.system is None or text.shows(self.system):
+            return True
+        return any(pattern.occurs(text.text, text.lowered) for pattern in self._signs)
 
     @cached_property
     def _needed(self) -> tuple[ErrorPattern, ...]:
         return tuple(map(ErrorPattern, self.needs))
+
+    @cached_property
+    def _signs(self) -> tuple[ErrorPattern, ...]:
+        return tuple(map(ErrorPattern, self.system_signs))
 
     @cached_property
     def _excluding(self) -> tuple[ErrorPattern, ...]:

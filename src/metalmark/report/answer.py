@@ -7,11 +7,13 @@ this can't be told, and what to type to find out.
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from metalmark.model.run import Absent
+from metalmark.model.run import PARITY_FAILED, Absent
 from metalmark.model.training import ACCURACY, Target, TrainingRun
 from metalmark.model.watch import WatchedRun
-from metalmark.report.compare_page import comparison_answer, try_to_compare
+from metalmark.report.compare_answer import comparison_answer, parity_failed_words, try_to_compare
 from metalmark.report.content import Content
+from metalmark.report.text.explain_page import explanation_answers
+from metalmark.report.text.parity_page import parity_answers
 from metalmark.report.text.units import (
     count,
     duration,
@@ -23,8 +25,9 @@ from metalmark.report.text.units import (
     share,
     target_shown,
 )
+from metalmark.report.text.watch_page import watched_verdict
 from metalmark.results.comparison import Comparison, compare
-from metalmark.results.derived import target_reached, training_figures
+from metalmark.results.derived import parity_flags, target_reached, training_figures
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import Side, shown
 from metalmark.results.sides import comparable_keys
@@ -53,7 +56,9 @@ CAUSES = {
 def answer(content: Content) -> list[str]:
     """Return what the runs say, a sentence or two per workload and kind of run."""
     cells = measured_of(content.bench_runs)
-    lines = [*_limited(_bench_answers(cells)), *_limited(_training_answers(content.trainings))]
+    lines = _limited(explanation_answers(content.explanations))
+    lines += [*_limited(_bench_answers(cells)), *_limited(_training_answers(content.trainings))]
+    lines += _limited(parity_answers(content.parities))
     lines += _limited(map(_watched_answer, content.watched))
     if len(content.watched) > 1:
         lines += _verdicts([Side.of_runs(run.name, [run]) for run in content.watched])
@@ -107,7 +112,10 @@ def _bench_answers(cells: Sequence[Measured]) -> Iterator[str]:
         for key, before in (("batch_size", "batch "), ("device", "")):
             values = {cell.value(key) for cell in group}
             lead += f", {before}{group[0].value(key)}" if len(values) == 1 and None not in values else ""
-        yield " ".join([f"{lead}: {told}", *_again(group, asked="`" in told)]) if told else _fastest(group)
+        said = " ".join([f"{lead}: {told}", *_again(group, asked="`" in told)]) if told else _fastest(group)
+        # A comparison says it itself, in its own words.
+        unsaid = [cell.name for cell in group if PARITY_FAILED in cell.flags and PARITY_FAILED not in said]
+        yield " ".join([said, *(parity_failed_words(name) for name in dict.fromkeys(unsaid))])
 
 
 def _compared(cells: Sequence[Measured]) -> str:
@@ -192,11 +200,12 @@ def _training_answer(run: TrainingRun) -> str:
         f"{training_figures(run).label} reached {came_to} in epoch {top.number} "
         f"of {len(run.epochs)}, which took {duration(sum(map(elapsed_s, run.epochs)))} in all."
     )
+    wrong = f" {parity_failed_words('It')}" if parity_flags(run) else ""
     if target is None:
-        return line
+        return f"{line}{wrong}"
     found = target_reached(run, target)
     after = f"was reached after {duration(found.seconds)}" if found else "was not reached"
-    return f"{line} The target of {target_shown(target)} {after}."
+    return f"{line} The target of {target_shown(target)} {after}.{wrong}"
 
 
 def _first_to_reach(runs: Sequence[TrainingRun]) -> str:
@@ -250,7 +259,5 @@ def _watched_answer(run: WatchedRun) -> str:
         return f"{run.name}: {run.ended.value} after {duration(run.elapsed_s)}, and no loop of it was watched."
     step_s = sum(stretch.elapsed_s for stretch in stretches) / steps
     waiting = f", {share(wait)} of it waiting for input" if wait is not None else ""
-    return (
-        f"{run.name}: {seconds(step_s)} per step by the host's clock over {count(steps, 'step')}{waiting} "
-        f"({run.ended.value})."
-    )
+    told = f"{run.name}: {seconds(step_s)} per step by the host's clock over {count(steps, 'step')}{waiting}"
+    return f"{told} ({run.ended.value}). {watched_verdict(run)}".rstrip()

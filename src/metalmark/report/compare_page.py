@@ -1,15 +1,18 @@
-"""A comparison as a sentence that answers, a table, and below it everything that keeps its figures from being misread.
+"""A comparison as a table: above it the answer, below it everything that keeps its figures from being misread.
 
-Bench runs have a row per pair of cells; trainings and watched runs have a row per figure of a pair."""
+Bench runs have a row per pair of cells, trainings and watched runs a row per figure of a pair, parity checks a row per
+quantity that changed, and explanations a row per cause."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from metalmark.errors import UsageError
-from metalmark.model.run import Absent, RunKind
+from metalmark.model.run import PARITY_FAILED, Absent, RunKind
+from metalmark.report.compare_answer import comparison_answer
+from metalmark.report.compare_checks import PER_QUANTITY, quantity_notes, quantity_rows
+from metalmark.report.compare_shares import share_rows
+from metalmark.report.text.difference_words import factor_words, interval_words, mean_of, signed
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import (
     count,
@@ -23,21 +26,27 @@ from metalmark.report.text.units import (
     share,
     size,
 )
-from metalmark.results.comparison import CellComparison, Comparison, Ratio, compare_runs
-from metalmark.results.pairing import MAY_LACK, Side, shown
+from metalmark.results.comparison import CellComparison, Comparison, Ratio
+from metalmark.results.pairing import MAY_LACK, shown
 from metalmark.results.trained import TrainedFigures
 from metalmark.stats.difference import Difference, Gap, Verdict
 
-FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "flags")
-TEXTS = {"verdict", "flags", "figure"}
-DROP = ("energy", "memory", "noise band", "flags")
+FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "parity", "flags")
+TEXTS = {"verdict", "parity", "flags", "figure", "quantity", "name", "change"}
+DROP = ("energy", "parity", "memory", "noise band", "flags")
 PER_FIGURE = ("figure", "A", "B", "B against A", "95%", "noise band", "verdict")
 HIDDEN = {*MAY_LACK, "workload file"}
 ALWAYS = ("workload", "mode", "dtype", "framework", "device")
 """In the caption even where the sides do not differ in it."""
 MOST_LINES = 6
 NOT_LIKE = "not like for like"
-SAMPLES = {RunKind.BENCH: "processes", RunKind.TRAINING: "trainings", RunKind.WATCH: "runs"}
+SAMPLES = {
+    RunKind.BENCH: "processes",
+    RunKind.TRAINING: "trainings",
+    RunKind.WATCH: "runs",
+    RunKind.PARITY: "checks",
+    RunKind.EXPLAIN: "explanations",
+}
 
 Judged = Difference | Gap | Absent
 SideValue = float | Absent | Sequence[float]
@@ -47,19 +56,23 @@ def comparison_table(found: Comparison) -> Table:
     """The table of a comparison; its caption begins with the answer."""
     keys = dict.fromkeys(key for row in found.rows for one in (row.a, row.b) for key in one.keys if key not in HIDDEN)
     varying = [key for key in keys if len({_value(row, key) for row in found.rows}) > 1]
-    names = FIGURES if found.kind is RunKind.BENCH else PER_FIGURE
-    rows = [
-        (*(_value(row, key) for key in varying), *cells)
-        for row in found.rows
-        for cells in ([_bench_cells(row)] if found.kind is RunKind.BENCH else _figure_rows(found, row))
-    ]
+    sides = [one for row in found.rows for one in (row.a, row.b)]
+    names: tuple[str, ...] = PER_QUANTITY if found.kind is RunKind.PARITY else PER_FIGURE
+    if found.kind is RunKind.BENCH:
+        left_out = {"parity"} if all(one.parity is None for one in sides) else set()
+        names = tuple(name for name in FIGURES if name not in left_out)
+    wrong = any(PARITY_FAILED in one.flags for one in sides)
+    # No window is too narrow to say that a speed is not that of the same network.
+    drop = tuple(name for name in DROP if not wrong or name != "flags")
     return Table(
         headers=(*map(shown, varying), *names),
         numeric=(*(False for _ in varying), *(name not in TEXTS for name in names)),
-        rows=tuple(rows),
+        rows=tuple(
+            (*(_value(row, key) for key in varying), *cells) for row in found.rows for cells in _rows(found, row, names)
+        ),
         caption=f"{comparison_answer(found)}\n{_caption(found, varying)}",
-        notes=tuple(_notes(found)),
-        drop=DROP,
+        notes=tuple(_check_notes(found) if found.kind is RunKind.PARITY else _notes(found)),
+        drop={RunKind.PARITY: (), RunKind.EXPLAIN: ("noise band", "95%")}.get(found.kind, drop),
     )
 
 
@@ -68,148 +81,35 @@ def comparison_documents(comparisons: Iterable[Comparison]) -> list[dict[str, An
     return [{"answer": comparison_answer(found), **msgspec.to_builtins(found)} for found in comparisons]
 
 
-def comparison_answer(found: Comparison) -> str:
-    """What the comparison says, in a sentence or two."""
-    if found.kind is RunKind.TRAINING:
-        lines = [_training_answer(found, row) for row in found.rows]
-    else:
-        lines = [_speed_answer(found), *_wait_answers(found)]
-    few = lines[:MOST_LINES] + ([f"The table has {len(lines) - MOST_LINES} more."] if lines[MOST_LINES:] else [])
-    if found.unlike:
-        few.insert(0, "These are not like for like, so no figure says which is better.")
-    return " ".join(few)
-
-
-def try_to_compare(
-    sides: Sequence[Side], *, by: Sequence[str] = (), target_accuracy: float | None = None
-) -> list[Comparison]:
-    """How each side compares with the first; nothing where they are not like for like, which the tables say."""
-    try:
-        return compare_runs(sides, by=by, target_accuracy=target_accuracy)[0]
-    except UsageError:
-        return []
-
-
 def verdict_words(verdict: Verdict, *, unlike: object) -> str:
     return f"{verdict.value}, {NOT_LIKE}" if unlike else verdict.value
 
 
-def _speed_answer(found: Comparison) -> str:
-    if len(found.rows) == 1:
-        return _speed_sentence(found.rows[0].speed, found.a, found.b, "")
-    counts = {verdict: sum(row.verdict is verdict for row in found.rows) for verdict in Verdict}
-    said = ", ".join(f"{verdict.value} in {number}" for verdict, number in counts.items() if number)
-    cells = count(len(found.rows), "cell")
-    if found.mean is None:
-        return f"Of {cells}, {found.b} is {said}." if said else ""
-    told = sum(row.told for row in found.rows)
-    sentence = _speed_sentence(found.mean, found.a, found.b, f"geometric mean of {told} cells; ")
-    return sentence if len([number for number in counts.values() if number]) == 1 else f"{sentence} By cell: {said}."
+def _rows(found: Comparison, row: CellComparison, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of one pair of cells."""
+    if found.kind is RunKind.PARITY:
+        yield from quantity_rows(row)
+    elif found.kind is RunKind.BENCH:
+        cells = _bench_cells(row)
+        yield tuple(cells[name] for name in names)
+    else:
+        yield from _figure_rows(found, row)
 
 
-def _speed_sentence(speed: Difference | Absent, a: str, b: str, over: str) -> str:
-    if isinstance(speed, Absent):
-        return f"Can't tell whether {b} is faster than {a}: {speed.reason}."
-    if speed.verdict is Verdict.CANT_TELL:
-        return f"Can't tell whether {b} is faster than {a} ({over}{_factor(speed.ratio)}x): {speed.reason}."
-    if speed.verdict is Verdict.SAME:
-        return f"{b} is as fast as {a} ({over}95% interval of the ratio {_interval(speed)})."
-    times, interval = _times(speed)
-    return f"{b} is {times}x {speed.verdict.value} than {a} ({over}95% interval {interval})."
-
-
-def _times(speed: Difference) -> tuple[str, str]:
-    """How many times faster or slower, and the interval of that."""
-    assert speed.low is not None
-    assert speed.high is not None
-    times = [speed.ratio, speed.low, speed.high]
-    times = [1 / speed.ratio, 1 / speed.high, 1 / speed.low] if speed.ratio < 1 else times
-    most, low, high = (f"{value:.2f}" if value < 10 else figures(value) for value in times)
-    return most, f"{low} to {high}"
-
-
-def _wait_answers(found: Comparison) -> Iterator[str]:
-    """Whether B, a watched run, waits less for its input."""
-    for row in found.rows:
-        wait = row.input_wait
-        if isinstance(wait, Gap) and wait.verdict in (Verdict.BETTER, Verdict.WORSE):
-            word = "less" if wait.verdict is Verdict.BETTER else "more"
-            a, b = _mean(row.a.input_waits), _mean(row.b.input_waits)
-            yield f"It waits {word} for its input: {share(b)} of the time, not {share(a)}{_points_interval(wait)}."
-
-
-def _training_answer(found: Comparison, row: CellComparison) -> str:
-    trained = row.trained
-    assert trained is not None
-    lead = f"{row.name}: " if len(found.rows) > 1 else ""
-    parts = []
-    if not isinstance(trained.accuracy, Absent) or trained.monitored is None:
-        parts.append(_accuracy_sentence(trained.accuracy, row, found.a, found.b))
-    if trained.monitored is not None:
-        parts.append(_monitored_sentence(trained.monitored, row, found.a, found.b))
-    if isinstance(row.speed, Difference) and row.speed.low is not None:
-        parts.append(_speed_sentence(row.speed, found.a, found.b, "samples per second; "))
-    if found.target_accuracy is not None:
-        parts.append(_target_sentence(trained.to_target, found))
-    return lead + " ".join(part for part in parts if part)
-
-
-def _accuracy_sentence(accuracy: Gap | Absent, row: CellComparison, a: str, b: str) -> str:
-    if isinstance(accuracy, Absent):
-        return f"Which of {a} and {b} is more accurate can't be told: {accuracy.reason}."
-    ours, theirs = (_mean(one.trained.accuracies if one.trained else ()) for one in (row.a, row.b))
-    values = f"{percent(theirs)} against {percent(ours)}"
-    if accuracy.verdict is Verdict.CANT_TELL:
-        more = re.search(r"--repeat \d+$", row.command)
-        again = f"; train with {more[0]}" if more else ""
-        return f"Can't tell whether {b} is more accurate than {a} ({values}): {accuracy.reason}{again}."
-    if accuracy.verdict is Verdict.SAME:
-        return f"{b} is as accurate as {a}: {values}{_points_interval(accuracy)}."
-    word = "more" if accuracy.verdict is Verdict.BETTER else "less"
-    return f"{b} is {word} accurate than {a}: {values}, {_signed(accuracy.value)} points{_points_interval(accuracy)}."
-
-
-def _monitored_sentence(gap: Gap, row: CellComparison, a: str, b: str) -> str:
-    """How the figure compares that the best epochs were chosen by."""
-    ours, theirs = row.a.trained, row.b.trained
-    assert ours is not None
-    assert theirs is not None
-    assert ours.metric is not None
-    name, lower = ours.metric.name, ours.metric.falls
-    values = f"{metric_value(name, _mean(theirs.values))} against {metric_value(name, _mean(ours.values))}"
-    better = "lower" if lower else "higher"
-    if gap.verdict is Verdict.CANT_TELL:
-        return f"Can't tell whether {b} has a {better} {name} than {a} ({values}): {gap.reason}."
-    if gap.verdict is Verdict.SAME:
-        return f"{b} has the same {name} as {a}: {values}."
-    word = better if gap.verdict is Verdict.BETTER else "higher" if lower else "lower"
-    return f"{b} has a {word} {name} than {a}: {values}."
-
-
-def _target_sentence(to_target: Difference | Absent, found: Comparison) -> str:
-    target = percent(found.target_accuracy or 0.0)
-    if isinstance(to_target, Absent):
-        return f"The times to {target} can't be compared: {to_target.reason}."
-    if to_target.verdict is Verdict.CANT_TELL:
-        return f"Can't tell which reaches {target} sooner ({_factor(to_target.ratio)}x): {to_target.reason}."
-    if to_target.verdict is Verdict.SAME:
-        return f"It takes as long to reach {target} (95% interval of the ratio {_interval(to_target)})."
-    times, interval = _times(to_target)
-    word = "sooner" if to_target.verdict is Verdict.FASTER else "later"
-    return f"It reaches {target} {times}x {word} (95% interval {interval})."
-
-
-def _bench_cells(row: CellComparison) -> tuple[str, ...]:
+def _bench_cells(row: CellComparison) -> dict[str, str]:
     flags = [f"{side}: {', '.join(one.flags)}" for side, one in (("A", row.a), ("B", row.b)) if one.flags]
     steps = [known(one.step_s, seconds, one.failure.partition(":")[0]) for one in (row.a, row.b)]
-    return (
+    verdicts = [one.parity.value if one.parity is not None else "-" for one in (row.a, row.b)]
+    cells = (
         *(f"{step}{' *' if one.published else ''}" for step, one in zip(steps, (row.a, row.b), strict=True)),
         *_judged(row.speed)[:3],
         verdict_words(row.verdict, unlike=row.no_speed_up),
         _ratio(row.memory),
         _ratio(row.energy),
+        verdicts[0] if verdicts[0] == verdicts[1] else f"A: {verdicts[0]}; B: {verdicts[1]}",
         "; ".join(flags),
     )
+    return dict(zip(FIGURES, cells, strict=True))
 
 
 def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, ...]]:
@@ -229,8 +129,12 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
             yield (name, _reached(ours, cells[1]), _reached(theirs, cells[2]), *cells[3:])
     else:
         yield _figure_row("step", a.step_s, b.step_s, seconds, row.speed, row)
+        if found.kind is RunKind.EXPLAIN:
+            yield from share_rows(row)
         if row.input_wait is not None:
             yield _figure_row("input wait", a.input_waits, b.input_waits, share, row.input_wait, row)
+    if a.parity is not None or b.parity is not None:
+        yield ("parity", *(one.parity.value if one.parity is not None else "-" for one in (a, b)), "", "", "", "")
     per = "per sample" if trained is not None else "per step"
     for name, ours_used, theirs_used, show, ratio in (
         ("memory", a.memory_bytes, b.memory_bytes, size, row.memory),
@@ -238,7 +142,7 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
     ):
         # Where neither side has the figure, the notes give the reason.
         if not isinstance(ours_used, Absent) or not isinstance(theirs_used, Absent):
-            low_high = "" if isinstance(ratio, Absent) or ratio.low is None else _interval(ratio)
+            low_high = "" if isinstance(ratio, Absent) or ratio.low is None else interval_words(ratio)
             yield (name, known(ours_used, show), known(theirs_used, show), _ratio(ratio), low_high, "", "")
 
 
@@ -258,7 +162,7 @@ def _metric_row(name: str, a: Sequence[float], b: Sequence[float], found: Gap, r
     """A figure in its own unit, whose gap is no share."""
     low_high = "?" if found.low is None or found.high is None else f"{found.low:+.3g} to {found.high:+.3g}"
     return (
-        f"best {name}", *(metric_value(name, _mean(one)) for one in (a, b)), f"{found.value:+.3g}", low_high,
+        f"best {name}", *(metric_value(name, mean_of(one)) for one in (a, b)), f"{found.value:+.3g}", low_high,
         "?" if found.band is None else f"±{found.band:.3g}", verdict_words(found.verdict, unlike=row.no_speed_up),
     )  # fmt: skip
 
@@ -267,7 +171,7 @@ def _side(value: SideValue, show: Callable[[float], str]) -> str:
     """One value, or the mean of several."""
     if isinstance(value, float | int | Absent):
         return known(value, show)
-    return show(_mean(value)) if value else "-"
+    return show(mean_of(value)) if value else "-"
 
 
 def _reached(side: TrainedFigures, time: str) -> str:
@@ -280,37 +184,14 @@ def _judged(found: Judged) -> tuple[str, str, str]:
     if isinstance(found, Absent):
         return "", "", ""
     if isinstance(found, Gap):
-        low_high = "?" if found.low is None or found.high is None else f"{_signed(found.low)} to {_signed(found.high)}"
-        return f"{_signed(found.value)} points", low_high, "?" if found.band is None else f"±{found.band * 100:.2f}"
+        low_high = "?" if found.low is None or found.high is None else f"{signed(found.low)} to {signed(found.high)}"
+        return f"{signed(found.value)} points", low_high, "?" if found.band is None else f"±{found.band * 100:.2f}"
     band = "?" if found.band is None else f"±{found.band * 100:.1f}%" if found.band < 1 else f"{1 + found.band:.1f}x"
-    return f"{_factor(found.ratio)}x", _interval(found), band
-
-
-def _interval(speed: Difference | Ratio) -> str:
-    return "?" if speed.low is None or speed.high is None else f"{_factor(speed.low)} to {_factor(speed.high)}"
-
-
-def _signed(value: float) -> str:
-    return f"{value * 100:+.2f}"
-
-
-def _points_interval(found: Gap) -> str:
-    if found.low is None or found.high is None:
-        return ""
-    return f" (95% interval {_signed(found.low)} to {_signed(found.high)} points)"
-
-
-def _factor(value: float) -> str:
-    """Near 1 the thousandths tell; far from it three figures do."""
-    return f"{value:.3f}" if 0.1 <= value < 10 else figures(value)
+    return f"{factor_words(found.ratio)}x", interval_words(found), band
 
 
 def _ratio(ratio: Ratio | Absent) -> str:
     return known(ratio, lambda ratio: f"{ratio.value:.2f}x", "")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _caption(found: Comparison, varying: Sequence[str]) -> str:
@@ -329,7 +210,7 @@ def _notes(found: Comparison) -> Iterable[str]:
         mean = found.mean
         verdict = verdict_words(mean.verdict, unlike=found.unlike)
         counted = sum(row.told for row in found.rows)
-        yield f"Geometric mean over {counted} cells: {_factor(mean.ratio)}x ({_interval(mean)}): {verdict}."
+        yield f"Geometric mean over {counted} cells: {factor_words(mean.ratio)}x ({interval_words(mean)}): {verdict}."
     if found.unlike:
         yield f"A and B did different things: {'; '.join(found.unlike.values())}."
     yield from _sample_notes(found)
@@ -341,7 +222,23 @@ def _notes(found: Comparison) -> Iterable[str]:
     yield from _cut(f"{name}: {said[0]}" for name, said in flags.items())
     yield from dict.fromkeys(note for _, one in sides for note in one.notes)
     yield from _around(found)
-    yield from _cut(f"{one.cell} of {one.side} has no pair: {one.reason}." for one in found.unpaired)
+    yield from _unpaired(found)
+
+
+def _check_notes(found: Comparison) -> Iterable[str]:
+    yield from quantity_notes(found)
+    yield from _unpaired(found)
+    yield from _changes(found)
+
+
+def _unpaired(found: Comparison) -> Iterable[str]:
+    return _cut(f"{one.cell} of {one.side} has no pair: {one.reason}." for one in found.unpaired)
+
+
+def _changes(found: Comparison) -> Iterable[str]:
+    changes = dict.fromkeys(change for row in found.rows for change in row.changes)
+    if changes:
+        yield f"A → B differ also in: {'; '.join(changes)}."
 
 
 def _sample_notes(found: Comparison) -> Iterable[str]:
@@ -390,6 +287,8 @@ def _reasons(found: Comparison) -> Iterable[str]:
             pass
         elif judged.more_repeats is None:
             how = " More repeats would not tell either."
+        elif found.kind is RunKind.EXPLAIN:
+            how = f" Explain each side again: about {count(judged.more_repeats, 'more time')} would tell."
         elif found.kind is RunKind.WATCH:
             more = count(judged.more_repeats, "more time")
             how = f" Run each side again, under the same name: about {more} would tell."
@@ -402,10 +301,11 @@ def _reasons(found: Comparison) -> Iterable[str]:
 
 
 def _around(found: Comparison) -> Iterable[str]:
-    changes = dict.fromkeys(change for row in found.rows for change in row.changes)
-    if changes:
-        yield f"A → B differ also in: {'; '.join(changes)}."
+    yield from _changes(found)
     measured = [row for row in found.rows if not (row.a.published or row.b.published)]
+    if found.kind is RunKind.EXPLAIN:
+        yield "Times of causes are those of the newest explanation of each side; 95%: from their error bars."
+        return
     if measured and not found.one_sweep and found.kind is not RunKind.WATCH:
         yield "A and B were measured in different sweeps: what the machine did in between is in the ratio too."
     for what in ("memory", "energy"):

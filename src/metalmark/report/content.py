@@ -3,7 +3,9 @@
 from msgspec import Struct
 
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Plan
 from metalmark.model.run import Machine
 from metalmark.model.training import TrainingRun
@@ -36,6 +38,23 @@ class Content(Struct, frozen=True, kw_only=True):
         return tuple(run for run in self.runs if isinstance(run, WatchedRun))
 
     @property
+    def parities(self) -> tuple[ParityRun, ...]:
+        """Parity checks in the order of their sweeps and cells."""
+        found = [run for run in self.runs if isinstance(run, ParityRun)]
+        return tuple(sorted(found, key=lambda run: (run.sweep, run.cell)))
+
+    @property
+    def explanations(self) -> tuple[ExplanationRun, ...]:
+        """Explanations in the order of their sweeps and cells."""
+        found = [run for run in self.runs if isinstance(run, ExplanationRun)]
+        return tuple(sorted(found, key=lambda run: (run.sweep, run.cell)))
+
+    @property
+    def measured_plans(self) -> tuple[Plan, ...]:
+        """The plans that are to be measured; those of parity checks and explanations are not."""
+        return self.plans if self.bench_runs or not (self.parities or self.explanations) else ()
+
+    @property
     def machines(self) -> tuple[Machine, ...]:
         # A training may have moved from one machine to another between its sessions.
         holders = [holder for run in self.runs for holder in (run.sessions if isinstance(run, TrainingRun) else [run])]
@@ -49,8 +68,10 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        planned: tuple[BenchRun | TrainingRun, ...] = (*self.bench_runs, *self.trainings)
-        names = list(dict.fromkeys([*(run.plan.workload for run in planned), *(run.name for run in self.watched)]))
+        planned: tuple[BenchRun | TrainingRun | ParityRun, ...] = (*self.bench_runs, *self.trainings, *self.parities)
+        names = [run.plan.workload for run in planned]
+        names += [run.plan.workload if run.plan is not None else run.subject for run in self.explanations]
+        names = list(dict.fromkeys([*names, *(run.name for run in self.watched)]))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         parts = [dict.fromkeys((machine.chip, *(gpu.name for gpu in machine.gpus))) for machine in self.machines]
         chips = list(dict.fromkeys(map(", ".join, parts)))

@@ -9,15 +9,19 @@ import msgspec
 
 from metalmark.errors import MetalmarkError
 from metalmark.model.codec import AnyRun, encode, encode_export
+from metalmark.model.explanation import Bottleneck, Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun, ParityVerdict
 from metalmark.model.plan import Plan, Scalar
 from metalmark.model.plan import word as in_words
-from metalmark.model.run import Absent, Machine, Series, Software, Telemetry
+from metalmark.model.run import Absent, Failed, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
-from metalmark.model.watch import WatchedRun
+from metalmark.model.watch import WatchedRun, WatchedScript
 from metalmark.results.command import monitor_words, target_words
-from metalmark.results.derived import derive, joules_of_epochs, target_reached
+from metalmark.results.derived import derive, flags_of, joules_of_epochs, target_reached
 from metalmark.stats.summary import median, step_interval
+from metalmark.track.explain_story import explanation_metrics, explanation_tags
+from metalmark.track.parity_story import check_metrics, check_tags, parity_tags
 from metalmark.track.queue import (
     AttachedFile,
     AttachedModel,
@@ -37,8 +41,11 @@ MOST_ROWS = 500
 """Rows of telemetry per session: a tracker draws no more, and the run's own file has every reading."""
 UNITS = {"%": "percent", "W": "watts", "J": "joules", "°C": "celsius", "MHz": "mhz", "of 1": "share"}
 WATCHED = "run.json"
-FINISHED = {"completed", Ending.EPOCHS, Ending.TARGET, Ending.PATIENCE}
-KILLED = {"interrupted", Ending.RUNNING, "not begun"}
+FINISHED = {
+    "completed", Ending.EPOCHS, Ending.TARGET, Ending.PATIENCE, ParityVerdict.AGREES, ParityVerdict.DIFFERS,
+    *Bottleneck,
+}  # fmt: skip
+KILLED = {"interrupted", Ending.RUNNING, "not begun", ParityVerdict.UNTESTED}
 
 
 def write_run(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> None:
@@ -50,11 +57,16 @@ def write_run(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> N
 def begin_of(run: AnyRun) -> Begin:
     if isinstance(run, WatchedRun):
         return watch_begin(run.id, run.name, run.started_at, run.params)
+    if isinstance(run, ExplanationRun):
+        return explanation_begin(run)
     plan, params = run.plan, plan_params(run.plan)
     if isinstance(run, BenchRun):
         kind, tags = "bench", machine_tags(run.machine, run.software)
-        if run.flags:
-            tags["flags"] = ", ".join(flag.name for flag in run.flags)
+        if flags := flags_of(run):
+            tags["flags"] = ", ".join(flag.name for flag in flags)
+    elif isinstance(run, ParityRun):
+        kind, tags = "parity", machine_tags(run.machine, run.software)
+        tags["reference"] = run.reference.label
     else:
         first = run.sessions[0] if run.sessions else None
         kind, tags = "training", machine_tags(first.machine, first.software) if first is not None else {}
@@ -63,8 +75,10 @@ def begin_of(run: AnyRun) -> Begin:
         goal["target"] = None if run.goal.target is None else target_words(run.goal.target)
         goal["monitor"] = None if run.goal.monitor is None else monitor_words(run.goal.monitor)
         params |= {name: value for name, value in goal.items() if value is not None}
-    if run.sweep:
-        params["repeat"] = run.repeat
+    if not isinstance(run, ParityRun):
+        tags |= parity_tags(run)
+        if run.sweep:
+            params["repeat"] = run.repeat
     return Begin(
         id=run.id,
         name=f"{plan.workload} {plan.framework} {plan.device} {run.id}",
@@ -73,6 +87,22 @@ def begin_of(run: AnyRun) -> Begin:
         group=run.sweep,
         params=params,
         tags=tags,
+    )
+
+
+def explanation_begin(run: ExplanationRun) -> Begin:
+    return Begin(
+        id=run.id,
+        name=f"{run.subject} {run.id}",
+        kind="explain",
+        at_ms=milliseconds(run.started_at),
+        group=run.sweep,
+        params={} if run.plan is None else plan_params(run.plan),
+        tags={
+            **machine_tags(run.machine, run.software),
+            **({"explained_run": run.of} if run.of is not None else {}),
+            **({"flags": ", ".join(flag.name for flag in run.flags)} if run.flags else {}),
+        },
     )
 
 
@@ -89,9 +119,17 @@ def history(run: AnyRun) -> Iterator[QueueEvent]:
         for curve in run.curves:
             for step, at_s, value in zip(curve.steps, curve.at_s, curve.values, strict=True):
                 yield step_row(step, {curve.name: value}, began_ms + round(at_s * 1000))
-    elif isinstance(run.outcome, Completed):
+    elif isinstance(run, ParityRun) and isinstance(run.outcome, Checked):
+        end_ms = milliseconds(run.started_at) + round(run.outcome.seconds * 1000)
+        yield step_row(0, known_numbers(check_metrics(run.outcome)), end_ms)
+        yield Known(tags=check_tags(run, run.outcome))
+    elif isinstance(run, ExplanationRun) and isinstance(run.outcome, Explained):
+        end_ms = milliseconds(run.started_at) + round(run.outcome.elapsed_s * 1000)
+        yield step_row(0, known_numbers(explanation_metrics(run.outcome)), end_ms)
+        yield Known(tags=explanation_tags(run, run.outcome))
+    elif isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
         yield from _blocks(run, run.outcome)
-    else:
+    elif isinstance(run.outcome, Failed):
         yield Known(tags={"failure": run.outcome.message, "failure.kind": run.outcome.kind.value})
 
 
@@ -116,6 +154,8 @@ def conclude(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> No
         writer.attach(AttachedFile(name=WATCHED), encode(run))
     else:
         end_s = run.outcome.phases.end_s if isinstance(run.outcome, Completed) else 0.0
+        end_s = run.outcome.seconds if isinstance(run.outcome, Checked) else end_s
+        end_s = run.outcome.elapsed_s if isinstance(run.outcome, Explained) else end_s
         end_ms = milliseconds(run.started_at) + round(end_s * 1000)
         writer.append(*telemetry_rows(run.telemetry, began_ms=milliseconds(run.started_at)))
         writer.attach(AttachedFile(name=RECORD), encode_export([run]))
@@ -245,7 +285,7 @@ def _training_totals(run: TrainingRun, end_ms: int) -> Iterator[QueueEvent]:
         last = run.epochs[-1].number
         yield MetricRow(axis=MetricAxis.EPOCH, x=last, at_ms=end_ms, values=known_numbers(values))
     failure = {"failure": run.failure.message} if run.failure is not None else {}
-    yield Known(tags={"ending": run.ending.value, **failure})
+    yield Known(tags={"ending": run.ending.value, **parity_tags(run), **failure})
 
 
 def _workload_source(folder: Path) -> str:
@@ -267,12 +307,25 @@ def _watch_totals(run: WatchedRun, end_ms: int) -> Iterator[QueueEvent]:
             "ending": run.ended.value,
             **({"failure": run.error} if run.error else {}),
             **({"notes": "; ".join(run.notes)} if run.notes else {}),
+            **({"command": run.script.command} if run.script is not None and run.script.command else {}),
         }
     )
     yield from telemetry_rows(run.telemetry, began_ms=milliseconds(run.started_at))
     last = max((step for curve in run.curves for step in curve.steps[-1:]), default=0)
     shares = {f"input_wait/{loop}_share": run.input_wait_share(loop) for loop in run.stretches}
-    yield step_row(last, known_numbers({**shares, "total/elapsed_s": run.elapsed_s}), end_ms)
+    script = {} if run.script is None else script_metrics(run.script)
+    yield step_row(last, known_numbers({**shares, **script, "total/elapsed_s": run.elapsed_s}), end_ms)
+
+
+def script_metrics(script: WatchedScript) -> dict[str, float | None]:
+    """What the steps of a watched script are made of, and its phases."""
+    values: dict[str, float | None] = {"script/first_step_s": script.first_step_s}
+    steady = script.steady
+    if steady is not None and steady.steps:
+        names = ("elapsed", "waited", "forward", "backward", "optimizer", "sync", "copy", "host")
+        times = {name: getattr(steady, f"{name}_s") for name in names}
+        values |= {f"script/{name}_ms": time * 1000 / steady.steps for name, time in times.items() if time is not None}
+    return {**values, **{f"phase/{name.replace(' ', '_')}_s": value for name, value in script.phases.items()}}
 
 
 # Every kind

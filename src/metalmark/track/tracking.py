@@ -7,7 +7,9 @@ from typing import Self
 
 from metalmark.errors import MetalmarkError
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Scalar
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
@@ -117,7 +119,7 @@ class Tracking:
             self._open(event.run.id)
         elif isinstance(event, TrainingProgress):
             self._progress(event)
-        elif isinstance(event, Ended) and isinstance(event.run, BenchRun):
+        elif isinstance(event, Ended) and isinstance(event.run, BenchRun | ParityRun | ExplanationRun):
             self._measured.append(write_queue(event.run, self._targets.destinations))
         elif isinstance(event, Ended) and isinstance(event.run, TrainingRun):
             if self._begun:

@@ -17,7 +17,13 @@ from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Missing
 from metalmark.report.content import Content
-from metalmark.report.html.document import run_section, sweep_section, trainings_section
+from metalmark.report.html.document import (
+    explanations_section,
+    parity_section,
+    run_section,
+    sweep_section,
+    trainings_section,
+)
 from metalmark.report.html.page import Value, columns_of, figures_block, not_drawn, table
 from metalmark.report.text.run_list import HEADERS, list_line, result_of
 from metalmark.report.text.run_page import Fact, machine_facts, software_facts
@@ -128,7 +134,7 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
         sweep=header.sweep,
         names=names,
         running=running,
-        others=[other for other in cell if other.id != run.id],
+        others=[other for other in cell if other.id != run.id and isinstance(other, BenchRun)],
         section=DRAWINGS.get(("run", run.id, run.started_at, str(epochs), header.ending, repr(ceilings)), draw),
     )
     body = left_out(damaged) + body
@@ -155,7 +161,7 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
     if not runs and status is None:
         raise UsageError(f"There is no sweep {identifier}.", hint="The list of runs shows what is stored.")
     content = Content(runs=tuple(runs), plans=() if status else plans)
-    has_cells = content.bench_runs or content.plans or not runs  # a bench may have no run yet
+    has_cells = content.bench_runs or content.measured_plans or not runs  # a bench may have no run yet
     body = render(
         "sweep.html",
         lines=answer(content),
@@ -163,7 +169,7 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
         names=names,
         running=status if status and status.alive else None,
         by=compare_choices(measured_of(runs)),
-        section=sweep_section(content.bench_runs, plans=content.plans, links="/run/") if has_cells else "",
+        section=sweep_section(content.bench_runs, plans=content.measured_plans, links="/run/") if has_cells else "",
         figures=_figures(content) if runs else Markup(),
         machines=_machines(runs),
     )
@@ -194,6 +200,10 @@ def _figures(content: Content) -> Markup:
             body += figures_block(drawn, missing)
         if content.trainings:
             body += trainings_section(content.trainings, missing)
+        if content.parities:
+            body += parity_section(content.parities, missing)
+        if content.explanations:
+            body += explanations_section(content.explanations, missing)
         return body + not_drawn(missing)
 
     states = (f"{run.id} {run.header.ending} {len(getattr(run, 'epochs', ()))}" for run in content.runs)

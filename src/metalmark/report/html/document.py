@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import metalmark
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import Explained, ExplanationRun, Roofline
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Failed, Telemetry, now_utc
+from metalmark.model.run import Telemetry, now_utc
 from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
@@ -18,10 +20,23 @@ from metalmark.report.charts.draw import Drawn, Figure, Missing
 from metalmark.report.charts.over_time import cell_figures, run_figures, together_figures
 from metalmark.report.content import Content
 from metalmark.report.html.page import Value, columns_of, figures_block, from_table, not_drawn, page, render, table
-from metalmark.report.text.run_page import derived_lines, machine_facts, run_facts, software_facts, when, window_values
-from metalmark.report.text.run_tables import side_notes, side_tables, training_table, watched_table
+from metalmark.report.text.explain_page import explanation_sentence, explanation_tables, explanations_table
+from metalmark.report.text.parity_page import checks_table, parity_sentence, parity_tables
+from metalmark.report.text.run_page import (
+    derived_lines,
+    failure_of,
+    machine_facts,
+    run_facts,
+    shown_flags,
+    software_facts,
+    when,
+    window_values,
+)
+from metalmark.report.text.run_tables import training_table
+from metalmark.report.text.side_by_side import side_notes, side_tables
 from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
 from metalmark.report.text.units import count, moment, reading
+from metalmark.report.text.watch_page import watched_tables, watched_verdict
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 from metalmark.results.cells import Cell, cells_of, varying
 from metalmark.scrub import scrub
@@ -57,6 +72,8 @@ def document(content: Content) -> str:
     counts = [f"{count(len(cells_of(runs)), 'cell')} in {count(len(runs), 'process', 'processes')}"] if runs else []
     counts += [count(len(trainings), "training")] if trainings else []
     counts += [count(len(watched), "watched run")] if watched else []
+    counts += [count(len(content.parities), "parity check")] if content.parities else []
+    counts += [count(len(content.explanations), "explanation")] if content.explanations else []
     return page(
         content.title,
         render("report.html", lines=answer(content), parts=parts, absent=not_drawn(missing)),
@@ -65,9 +82,11 @@ def document(content: Content) -> str:
 
 
 def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
+    if content.explanations:
+        yield ("explanations", "What a step waits for", explanations_section(content.explanations, missing))
     cells = cells_of(content.bench_runs)
     if cells:
-        results = sweep_section(content.bench_runs, plans=content.plans, left_out=content.left_out)
+        results = sweep_section(content.bench_runs, plans=content.measured_plans, left_out=content.left_out)
         yield ("results", "Results", results)
         drawn = [*throughput_figures(cells), *scaling_figures(cells)]
         yield from _charts("speed", "Throughput and scaling", drawn, missing)
@@ -83,6 +102,8 @@ def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
         shown = content.watched[:MOST_TRAININGS]
         sections = [run_section(run, missing, machine=False, level=3) for run in shown]
         yield ("watched", "Watched runs", render("join.html", parts=sections))
+    if content.parities:
+        yield ("parity", "Parity", parity_section(content.parities, missing))
     software = {repr(one): one for run in content.runs if (one := run.header.software) is not None}
     facts = [*map(machine_facts, content.machines), *map(software_facts, list(software.values())[:MOST_OF_A_KIND])]
     body = render("join.html", parts=[render("facts.html", facts=one) for one in facts])
@@ -137,12 +158,18 @@ def run_section(
     header = run.header
     outcome = run.outcome if isinstance(run, BenchRun) else None
     done = outcome if isinstance(outcome, Completed) else None
-    failure = run.failure if isinstance(run, TrainingRun) else outcome
-    shown: Table | None = None
+    shown: list[Table] = []
+    more: list[Table] = []
+    answer = ""
     if isinstance(run, TrainingRun) and run.epochs:
-        shown = training_table(run)
-    elif isinstance(run, WatchedRun) and run.passes:
-        shown = watched_table(run)
+        shown = [training_table(run)]
+    elif isinstance(run, WatchedRun) and (run.passes or run.script is not None):
+        shown, answer = watched_tables(run), watched_verdict(run)
+    elif isinstance(run, ParityRun) and isinstance(run.outcome, Checked):
+        shown, answer = parity_tables([run])[:1], parity_sentence(run)
+    elif isinstance(run, ExplanationRun) and isinstance(run.outcome, Explained):
+        shown, more = _around_figures(run, run.outcome)
+        answer = explanation_sentence(run)
     blocks = [run_facts(run), *([machine_facts(header.machine)] if machine and header.machine is not None else [])]
     blocks += [software_facts(header.software)] if header.software is not None else []
     return render(
@@ -151,10 +178,13 @@ def run_section(
         header=header,
         level=level,
         when=when(run),
-        failure=failure if isinstance(failure, Failed) else None,
+        failure=failure_of(run),
         error=run.error if isinstance(run, WatchedRun) else "",
-        flags=run.flags if isinstance(run, BenchRun) else (),
-        table="" if shown is None else from_table(shown, caption=False),
+        flags=shown_flags(run),
+        answer=answer,
+        script=_script(run),
+        table=_tables(shown, captions=1, sorts=isinstance(run, BenchRun | TrainingRun | ParityRun)),
+        more=_tables(more, sorts=False),
         notes=[*derived_lines(run, ceilings), *_run_notes(run, done)],
         figures=figures_block(run_figures(run), missing) if draws else "",
         blocks=blocks,
@@ -169,6 +199,48 @@ def trainings_section(runs: Sequence[TrainingRun], missing: list[Missing]) -> "M
         parts += [from_table(one, notes=False, sorts=False) for one in side_tables(runs, columns=ANY_WIDTH)]
         parts.append(render("notes.html", notes=list(side_notes(runs))))
     return render("join.html", parts=[*parts, *(run_section(run, missing, machine=False, level=3) for run in runs)])
+
+
+def parity_section(runs: Sequence[ParityRun], missing: list[Missing]) -> "Markup":
+    """Return the checks in one table where there are several, then each."""
+    parts = [from_table(checks_table(runs), caption=False, notes=False)] if len(runs) > 1 else []
+    shown = [run_section(run, missing, machine=False, level=3) for run in runs[:MOST_TRAININGS]]
+    left = len(runs) - len(shown)
+    more = [render("notes.html", notes=[f"{left} more: name fewer runs to see each."])] if left else []
+    return render("join.html", parts=[*parts, *shown, *more])
+
+
+def explanations_section(runs: Sequence[ExplanationRun], missing: list[Missing]) -> "Markup":
+    """Return the explanations in one table where there are several, then each."""
+    parts = [from_table(explanations_table(runs), caption=False)] if len(runs) > 1 else []
+    shown = [run_section(run, missing, machine=False, level=3) for run in runs[:MOST_TRAININGS]]
+    left = len(runs) - len(shown)
+    more = [render("notes.html", notes=[f"{left} more: name fewer runs to see each."])] if left else []
+    return render("join.html", parts=[*parts, *shown, *more])
+
+
+def _around_figures(run: ExplanationRun, found: Explained) -> tuple[list[Table], list[Table]]:
+    """Return the tables of an explanation that stand above its figures, and those below."""
+    tables = explanation_tables([run])
+    above = 2 if found.proposals else 1
+    # The roofline is a figure here, which has its numbers below it.
+    skipped = [above] if isinstance(found.roofline, Roofline) and len(tables) > above + 1 else []
+    return tables[:above], [table for at, table in enumerate(tables) if at >= above and at not in skipped]
+
+
+def _tables(shown: Sequence[Table], *, captions: int = 0, sorts: bool = True) -> "Markup | str":
+    """Return tables one below the other; those before the place `captions` have theirs in the page's own words."""
+    if not shown:
+        return ""
+    return render(
+        "join.html", parts=[from_table(one, caption=at >= captions, sorts=sorts) for at, one in enumerate(shown)]
+    )
+
+
+def _script(run: AnyRun) -> str:
+    """The script that shows a difference with the framework alone."""
+    outcome = run.outcome if isinstance(run, ParityRun) else None
+    return outcome.diagnosis.repro if isinstance(outcome, Checked) and outcome.diagnosis is not None else ""
 
 
 def telemetry_table(telemetry: Telemetry, run: Completed | None = None) -> "Markup":

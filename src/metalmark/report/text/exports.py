@@ -10,17 +10,22 @@ import msgspec
 
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.model.codec import FORMAT, AnyRun, encode_export
+from metalmark.model.explanation import Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import SCHEMA, Absent
 from metalmark.model.training import TrainingRun
 from metalmark.report.answer import answer
 from metalmark.report.content import Content
+from metalmark.report.text.explain_page import explanation_tables
+from metalmark.report.text.parity_page import parity_tables, row_verdict
 from metalmark.report.text.run_page import machine_facts
-from metalmark.report.text.run_tables import training_table, watched_table
+from metalmark.report.text.run_tables import training_table
 from metalmark.report.text.tables import Table, published_tables, sweep_table
+from metalmark.report.text.watch_page import watched_tables
 from metalmark.results.cells import Cell, cells_of
-from metalmark.results.derived import Cost, Derived, Utilisation, derive
+from metalmark.results.derived import Cost, Derived, Utilisation, derive, flags_of
 from metalmark.scrub import printable, scrub
 from metalmark.stats.summary import median
 
@@ -53,7 +58,8 @@ DERIVED: dict[str, Callable[[Derived], object]] = {
 _COLUMNS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("parquet.toml").read_text(encoding="utf-8")
 )
-BLOCKS, EPOCHS = _COLUMNS["blocks"], _COLUMNS["epochs"]
+BLOCKS, EPOCHS, QUANTITIES, SHARES = (_COLUMNS[name] for name in ("blocks", "epochs", "quantities", "shares"))
+PARITY = "parity"
 ONE_KIND = "Ask for one kind at a time; --format json and html hold all kinds."
 
 
@@ -71,7 +77,10 @@ def markdown_text(content: Content) -> str:
         if content.published:
             parts += [markdown(table) for table in published_tables(cells)]
     parts += [markdown(training_table(run)) for run in content.trainings]
-    parts += [markdown(watched_table(run)) for run in content.watched]
+    parts += [markdown(table) for run in content.watched for table in watched_tables(run)]
+    parts += [markdown(table) for run in content.explanations for table in explanation_tables([run])]
+    # A row per kind of quantity is enough to paste.
+    parts += [markdown(table) for table in parity_tables(content.parities)[:1]]
     for machine in content.machines:
         facts = "; ".join(f"{fact.name}: {fact.value}" for fact in machine_facts(machine))
         parts.append(f"Machine: {escaped(facts)}.\n")
@@ -79,8 +88,13 @@ def markdown_text(content: Content) -> str:
 
 
 def csv_text(content: Content) -> str:
-    """A line per cell; for trainings a line per epoch."""
+    """A line per cell; for trainings a line per epoch; for parity checks alone a line per quantity; for explanations
+    a line per share of a step."""
     _one_kind(content, "CSV")
+    if _only_parity(content):
+        return _csv(QUANTITIES, (row.values() for row in quantity_rows(content.parities)))
+    if content.explanations:
+        return _csv(SHARES, (row.values() for row in share_rows(content.explanations)))
     if not content.trainings:
         return comma_separated(cells_of(content.bench_runs))
     return _csv(EPOCHS, (row.values() for row in epoch_rows(content.trainings)))
@@ -95,7 +109,8 @@ def _csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def parquet_bytes(content: Content) -> bytes:
-    """A row per block of each run, warm-up marked; for trainings a row per epoch."""
+    """A row per block of each run, warm-up marked; for trainings a row per epoch; for parity checks alone a row per
+    quantity; for explanations a row per share of a step."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -107,6 +122,10 @@ def parquet_bytes(content: Content) -> bytes:
     columns, rows, per = BLOCKS, block_rows(content.bench_runs), "block"
     if content.trainings:
         columns, rows, per = EPOCHS, epoch_rows(content.trainings), "epoch"
+    elif content.explanations:
+        columns, rows, per = SHARES, share_rows(content.explanations), "share of a step"
+    elif _only_parity(content):
+        columns, rows, per = QUANTITIES, quantity_rows(content.parities), "quantity"
     fields = [(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()]
     schema = pyarrow.schema(fields, metadata={"format": f"{FORMAT}, a row per {per}", "schema": str(SCHEMA)})
     out = io.BytesIO()
@@ -114,9 +133,16 @@ def parquet_bytes(content: Content) -> bytes:
     return out.getvalue()
 
 
+def _only_parity(content: Content) -> bool:
+    """Whether a table is of parity checks. Beside measured runs, those carry the verdict in a column."""
+    return bool(content.parities) and not content.bench_runs and not content.trainings
+
+
 def _one_kind(content: Content, form: str) -> None:
     if content.watched:
         raise UsageError(f"A watched run has no rows for {form}.", hint=ONE_KIND)
+    if content.explanations and len(content.explanations) < len(content.runs):
+        raise UsageError(f"Explanations and other runs do not fit into one {form} table.", hint=ONE_KIND)
     if content.bench_runs and content.trainings:
         raise UsageError(f"Bench runs and trainings do not fit into one {form} table.", hint=ONE_KIND)
 
@@ -151,8 +177,9 @@ def comma_separated(cells: Sequence[Cell]) -> str:
             row += [interval.low, interval.high, interval.over] if interval else ["", "", ""]
             row += [cell.samples_s, cell.first_step_s, cell.peak_bytes, cell.process_bytes]
             row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
-        rows.append([*row, *([None] * len(derived) if failure else _derived(cell, derived))])
-    return _csv([*LEAD, *params, *settings, *FIGURES, *derived], rows)
+        verdict = cell.parity.value if cell.parity is not None else None
+        rows.append([*row, *([None] * len(derived) if failure else _derived(cell, derived)), verdict])
+    return _csv([*LEAD, *params, *settings, *FIGURES, *derived, PARITY], rows)
 
 
 def _derived(cell: Cell, names: Iterable[str]) -> list[object]:
@@ -203,7 +230,7 @@ def block_rows(runs: Iterable[BenchRun]) -> Iterator[FlatRow]:
             "repeat": record.repeat, "started_at": record.started_at, "mode": plan.mode.value,
             "data_from": plan.feed.value, "version": record.software.versions.get(plan.framework),
             "chip": record.machine.chip, "os": record.machine.os, "seq_len": _whole(plan, "seq_len"),
-            "flags": " ".join(flag.name for flag in record.flags) or None,
+            "flags": " ".join(flag.name for flag in flags_of(record)) or None, PARITY: _verdict(record),
         }  # fmt: skip
         if not isinstance(run, Completed):
             yield {**lead, "outcome": run.kind.value, "message": run.message}
@@ -231,6 +258,7 @@ def epoch_rows(runs: Iterable[TrainingRun]) -> Iterator[FlatRow]:
             **dict.fromkeys(EPOCHS), **_plan(plan), "training": record.id, "started_at": record.started_at,
             "seed": plan.seed, "placed_on": record.setting.placed_on if record.setting else None,
             "ending": record.ending.value, "message": record.failure.message if record.failure else None,
+            PARITY: _verdict(record),
         }  # fmt: skip
         lead = {name: value for name, value in lead.items() if name in EPOCHS}
         if not record.epochs:
@@ -240,6 +268,50 @@ def epoch_rows(runs: Iterable[TrainingRun]) -> Iterator[FlatRow]:
             yield {**lead, **shared, "epoch": epoch.number, "top5": _known(epoch.top5),
                    "accuracy": _known(epoch.accuracy), "validation_loss": _known(epoch.validation_loss),
                    "metrics": msgspec.json.encode(epoch.metrics).decode() if epoch.metrics else None}  # fmt: skip
+
+
+def quantity_rows(runs: Iterable[ParityRun]) -> Iterator[FlatRow]:
+    """Return a row per quantity that was compared. A check that could not be made is one row without figures."""
+    for run in runs:
+        lead: FlatRow = {
+            **dict.fromkeys(QUANTITIES), **_plan(run.plan), "run": run.id, "started_at": run.started_at,
+            "mode": run.plan.mode.value, "reference": run.reference.label, "verdict": run.verdict.value,
+        }  # fmt: skip
+        if not isinstance(run.outcome, Checked):
+            yield {**lead, "message": run.outcome.message}
+            continue
+        for row in run.outcome.compared:
+            yield {
+                **lead, "placed_on": run.outcome.placed_on, "quantity": row.quantity.value, "name": row.name,
+                "steps": row.steps, "statistic": row.statistic.value, "distance": row.distance, "sigma": row.sigma,
+                "sigmas": row.sigmas if row.distance is not None else None, "limit": row.limit,
+                "where": " ".join(map(str, row.where)), "agrees": row_verdict(row), "excused": row.excused or None,
+            }  # fmt: skip
+
+
+def share_rows(runs: Iterable[ExplanationRun]) -> Iterator[FlatRow]:
+    """Return a row per share of an explained step. An explanation that failed is one row without figures."""
+    for run in runs:
+        lead: FlatRow = {**dict.fromkeys(SHARES), "run": run.id, "started_at": run.started_at, "subject": run.subject}
+        if run.plan is not None:
+            lead |= {**_plan(run.plan), "mode": run.plan.mode.value}
+        found = run.outcome
+        if not isinstance(found, Explained):
+            yield {**lead, "verdict": found.kind.value, "message": found.message}
+            continue
+        lead |= {
+            "placed_on": found.placed_on, "verdict": found.bottleneck.value, "step_s": found.step_s,
+            "step_error_s": found.error_s, "samples_per_step": found.samples_per_step,
+        }  # fmt: skip
+        for one in found.shares:
+            yield {
+                **lead, "cause": one.cause.value, "seconds": one.seconds, "error_s": one.error_s,
+                "share": one.seconds / found.step_s if found.step_s else None, "evidence": one.evidence,
+            }  # fmt: skip
+
+
+def _verdict(run: BenchRun | TrainingRun) -> str | None:
+    return run.parity.verdict.value if run.parity is not None else None
 
 
 def _plan(plan: Plan) -> FlatRow:

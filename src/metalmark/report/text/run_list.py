@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
-from metalmark.model.run import RunKind
+from metalmark.model.parity import ParityVerdict
+from metalmark.model.run import PARITY_FAILED, RunKind
 from metalmark.report.text.units import count, figures, moment, percent, seconds, share
 from metalmark.report.text.width import WIDE, fit, left_out
 from metalmark.scrub import printable
@@ -69,7 +70,7 @@ def names_of(row: "Row", names: Names) -> list[str]:
 
 
 def what_ran(row: "Row") -> str:
-    if row.kind == RunKind.WATCH:
+    if row.kind == RunKind.WATCH or (row.kind == RunKind.EXPLAIN and not row.workload):
         return row.name
     return row.workload if row.kind == RunKind.TRAINING else f"{row.workload} {row.mode}"
 
@@ -85,8 +86,15 @@ def result_of(row: "Row", *, brief: bool = False) -> str:
         "" if row.samples_s is None else f"{figures(row.samples_s)} samples/s",
         "" if row.input_share is None else f"input wait {share(row.input_share)}",
     )
+    if row.kind == RunKind.PARITY:
+        return row.parity or (row.ending if brief else "")
     known = [*filter(None, parts)]
-    return ", ".join(known) if not brief else known[0] if known else row.ending
+    if brief:
+        known = known[:1] or [row.ending]
+        # Of an explanation, the verdict comes before any figure.
+        known = [row.ending, *known] if row.kind == RunKind.EXPLAIN and row.step_s is not None else known
+    # A speed or an accuracy that is not that of the same network is never shown without the mark.
+    return ", ".join([*known, *([PARITY_FAILED] if row.parity == ParityVerdict.DIFFERS else [])])
 
 
 def fitted_columns(

@@ -4,15 +4,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from metalmark.model.codec import AnyRun
+from metalmark.model.explanation import Explained, ExplanationRun
 from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
-from metalmark.model.run import Absent, DeviceMemory, Failed, Machine, Peak, Software
+from metalmark.model.run import Absent, DeviceMemory, Failed, Flag, Machine, Peak, Software
 from metalmark.model.training import TrainingRun
-from metalmark.model.watch import WatchedRun
+from metalmark.model.watch import WatchedRun, WatchedScript
 from metalmark.report.text.tables import spaced
-from metalmark.report.text.units import Known, count, figures, joules, known, moment, reading, seconds, share, size
+from metalmark.report.text.units import (
+    Known,
+    count,
+    duration,
+    figures,
+    joules,
+    known,
+    moment,
+    reading,
+    seconds,
+    share,
+    size,
+)
+from metalmark.report.text.watch_page import exit_words
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
-from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive
+from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive, flags_of, parity_flags
 from metalmark.scrub import printable
 from metalmark.stats.summary import median, median_interval, spread
 
@@ -50,8 +65,10 @@ def run_page(runs: Sequence[AnyRun], ceilings: Ceilings = NO_CEILINGS) -> str:
 
 def when(run: AnyRun) -> str:
     """Where a run belongs and when it began."""
-    repeat = f"sweep {run.sweep}, repeat {run.repeat + 1}, " if not isinstance(run, WatchedRun) and run.sweep else ""
-    return f"{repeat}{moment(run.started_at)} UTC"
+    belongs_to = run.header.sweep
+    sweep = f"sweep {belongs_to}, " if belongs_to else ""
+    repeat = f"repeat {run.repeat + 1}, " if sweep and isinstance(run, BenchRun | TrainingRun) else ""
+    return f"{sweep}{repeat}{moment(run.started_at)} UTC"
 
 
 def run_facts(run: AnyRun) -> list[Fact]:
@@ -59,16 +76,67 @@ def run_facts(run: AnyRun) -> list[Fact]:
     if isinstance(run, WatchedRun):
         shares = [(loop, run.input_wait_share(loop)) for loop in run.stretches]
         waits = [Fact(f"input wait, {loop}", share(part)) for loop, part in shares if part is not None]
-        return [*(Fact(name, str(value)) for name, value in run.params.items()), *waits]
+        params = [Fact(name, str(value)) for name, value in run.params.items()]
+        return [*params, *waits, *([] if run.script is None else _script_facts(run.script))]
+    if isinstance(run, ParityRun):
+        return [*plan_facts(run.plan), Fact("reference", run.reference.label), *_checked_facts(run)]
+    if isinstance(run, ExplanationRun):
+        return [*([] if run.plan is None else plan_facts(run.plan)), *_explained_facts(run)]
+    parity = (
+        [Fact("parity", f"{run.parity.verdict.value}, by check {run.parity.run}")] if run.parity is not None else []
+    )
     if isinstance(run, BenchRun):
-        return plan_facts(run.plan) + (_completed_facts(run.outcome) if isinstance(run.outcome, Completed) else [])
-    facts, setting = plan_facts(run.plan), run.setting
+        done = _completed_facts(run.outcome) if isinstance(run.outcome, Completed) else []
+        return [*plan_facts(run.plan), *done, *parity]
+    facts, setting = [*plan_facts(run.plan), *parity], run.setting
     if setting is not None:
         facts += [
             Fact("ran on", f"{setting.placed_on} ({setting.device_name})"),
             Fact("network", f"{setting.parameters:,} parameters, {setting.trainable_parameters:,} trained"),
         ]
     return facts + ([Fact("device memory", _memory(run.memory))] if run.memory is not None else [])
+
+
+def _script_facts(script: WatchedScript) -> list[Fact]:
+    """What is known of a script that was watched; what its steps are made of is in tables."""
+    where = f"{script.device} ({script.device_name})" if script.device_name else script.device
+    facts = [
+        Fact("command", script.command),
+        Fact("ended with", exit_words(script) if script.command else ""),
+        Fact("frameworks", ", ".join(script.frameworks)),
+        Fact("ran on", where),
+        Fact("batch size", f"{script.batch_size:,}" if script.batch_size else ""),
+        Fact("first step", seconds(script.first_step_s) if script.first_step_s is not None else ""),
+    ]
+    return [fact for fact in facts if fact.value]
+
+
+def _checked_facts(run: ParityRun) -> list[Fact]:
+    if not isinstance(run.outcome, Checked):
+        return []
+    found = run.outcome
+    repeats = [Fact("repeated", f"the same step {found.repeats:,} times")] if found.repeats else []
+    return [
+        Fact("ran on", f"{found.placed_on} ({found.device_name}); the reference on {found.reference_placed_on}"),
+        Fact("truth", found.truth),
+        Fact("noise", ", ".join(found.noise)),
+        *repeats,
+        Fact("took", duration(found.seconds)),
+    ]
+
+
+def _explained_facts(run: ExplanationRun) -> list[Fact]:
+    found = run.outcome
+    of = [Fact("of", f"run {run.of}")] if run.of is not None else []
+    if not isinstance(found, Explained):
+        return of
+    ran = f"{found.placed_on} ({found.device_name})" if found.device_name else found.placed_on
+    return [
+        *of,
+        *([Fact("ran on", ran)] if ran else []),
+        *([Fact("step", f"{seconds(found.step_s)} ± {seconds(found.error_s)}")] if found.step_s else []),
+        *([Fact("took", duration(found.elapsed_s))] if found.elapsed_s else []),
+    ]
 
 
 def plan_facts(plan: Plan) -> list[Fact]:
@@ -141,8 +209,8 @@ def _told(what: str, value: Known | Absent, show: Callable[[Known], str]) -> str
 def _run(run: AnyRun, ceilings: Ceilings) -> Iterator[str]:
     header = run.header
     yield f"run {run.id}: {header.label}, {when(run)}"
-    failure = run.failure if isinstance(run, TrainingRun) else run.outcome if isinstance(run, BenchRun) else None
-    if isinstance(failure, Failed):
+    failure = failure_of(run)
+    if failure is not None:
         yield f"  {failure.kind.value}: {failure.message}"
         yield from ([f"  {failure.hint}"] if failure.hint else [])
         yield from (f"    | {line}" for line in failure.detail.splitlines()[-MOST_OUTPUT_LINES:])
@@ -153,9 +221,31 @@ def _run(run: AnyRun, ceilings: Ceilings) -> Iterator[str]:
         values = [(one, window_values(one.at_s, one.values, run.outcome)) for one in run.telemetry.series]
         parts = [f"{one.name} {reading(median(read), one.unit)}" for one, read in values if read]
         yield from [f"  while measured (median): {', '.join(parts)}"] if parts else []
-        yield from (f"  flag {flag.name}: {flag.evidence}" for flag in run.flags)
+    yield from (f"  flag {flag.name}: {flag.evidence}" for flag in shown_flags(run))
+    if isinstance(run, ParityRun) and isinstance(run.outcome, Checked) and run.outcome.diagnosis is not None:
+        script = run.outcome.diagnosis.repro
+        yield from (["  the script that shows it with the framework alone:"] if script else [])
+        yield from (f"    | {line}" for line in script.splitlines())
     if header.telemetry is not None:
         yield from (f"  no {name}: {reason}" for name, reason in header.telemetry.absent.items())
+
+
+def failure_of(run: AnyRun) -> Failed | None:
+    """Why a run came to no result; None where it did, and of a watched run."""
+    if isinstance(run, WatchedRun):
+        return None
+    ending = run.failure if isinstance(run, TrainingRun) else run.outcome
+    return ending if isinstance(ending, Failed) else None
+
+
+def shown_flags(run: AnyRun) -> tuple[Flag, ...]:
+    """The flags that stand beside the facts of a run; those of trainings and watched runs stand below their tables, but
+    for a parity check that failed."""
+    if isinstance(run, BenchRun):
+        return flags_of(run) if isinstance(run.outcome, Completed) else ()
+    if isinstance(run, TrainingRun):
+        return parity_flags(run)
+    return run.flags if isinstance(run, ParityRun | ExplanationRun) else ()
 
 
 def window_values(at_s: Sequence[float], values: Sequence[float], run: Completed | None) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metalmark.model.plan import Feed, Mode, Plan, Scalar, word
-from metalmark.model.run import UNPROVED, Failed, FailureKind
+from metalmark.model.run import PARITY_FAILED, UNPROVED, Failed, FailureKind
 from metalmark.report.text.units import figures, grouped, seconds, share, size
 from metalmark.results.cells import Cell, varying
 from metalmark.results.published import METRICS, OTHER_METRICS, STEPS, PublishedFigure, published
@@ -27,11 +27,11 @@ class Table:
     """Column → the other one in which its value stands, in place of a hyphen, where the column is left out."""
 
 
-FIGURES = ("step", "±95%", "samples/s", "tokens/s", "input wait", "first step", "memory", "proof", "flags")
-DROP = ("first step", "proof", "framework", "device", "memory", "input wait", "flags", "samples/s")
+FIGURES = ("step", "±95%", "samples/s", "tokens/s", "input wait", "first step", "memory", "proof", "parity", "flags")
+DROP = ("first step", "proof", "parity", "framework", "device", "memory", "input wait", "flags", "samples/s")
 """What a narrow window does without, those first that are missed least."""
 HEADERS = {"feed": "data from"}
-TEXTS = {"proof", "flags"}
+TEXTS = {"proof", "parity", "flags", "because"}
 MORE_THAN_STEPS = "It counts more than training steps, so no measured figure stands beside it."
 CEILING_HEADERS = ("framework", "device", "dtype", "matrix product", "±95%", "burst", "copy", "±95%", "flags")
 CEILING_NOTE = (
@@ -60,6 +60,9 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
         values = _figures(cell)
         device = cell.device if cell else str(plan.device)
         rows.append((*lead, plan.framework, device, *(values[name] for name in figures_shown)))
+    # No window is too narrow to say that a speed is not that of the same network.
+    kept = {"flags"} if any(PARITY_FAILED in cell.flags for cell in cells) else set()
+    kept |= {name for name in ("framework", "device") if not _constant(headers, rows, name)}
     numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
     numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in figures_shown))
     return Table(
@@ -68,7 +71,7 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
         rows=tuple(rows),
         caption=_caption(every, names),
         notes=notes(cells),
-        drop=tuple(name for name in DROP if name not in ("framework", "device") or _constant(headers, rows, name)),
+        drop=tuple(name for name in DROP if name not in kept),
         moves={"proof": "step"},
     )
 
@@ -101,8 +104,9 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 
 def _kind(name: str, evidence: str) -> tuple[str, str]:
-    """A flag is shown once, by its first cell; work is unproved for several reasons, and each of them is shown."""
-    return name, re.sub(r"[\d.]+", "", evidence) if name == UNPROVED else ""
+    """A flag is shown once, by its first cell; work is unproved for several reasons, and each of them is shown, as is
+    each parity check that failed."""
+    return name, evidence if name == PARITY_FAILED else re.sub(r"[\d.]+", "", evidence) if name == UNPROVED else ""
 
 
 def _left_out(plans: Sequence[Plan], cells: Sequence[Cell]) -> set[str]:
@@ -110,6 +114,7 @@ def _left_out(plans: Sequence[Plan], cells: Sequence[Cell]) -> set[str]:
     in_tokens = {cell.tokens_s is not None for cell in cells if not cell.failure}
     left_out = {"samples/s"} if in_tokens == {True} else set()
     left_out |= {"tokens/s"} if True not in in_tokens else set()
+    left_out |= {"parity"} if all(cell.parity is None for cell in cells) else set()
     return left_out if any(plan.feed is Feed.PIPELINE for plan in plans) else {*left_out, "input wait"}
 
 
@@ -130,6 +135,7 @@ def _figures(cell: Cell | None) -> dict[str, str]:
         "first step": seconds(cell.first_step_s),
         "memory": size(memory) if memory is not None else "",
         "proof": cell.completed[0].proof.statement,
+        "parity": "" if cell.parity is None else cell.parity.value,
         "flags": ", ".join(cell.flags),
     }
 
@@ -293,7 +299,8 @@ def _column(cell: Cell) -> str:
 
 def _ours(cell: Cell) -> str:
     kind = cell.failure.kind.value if cell.failure else ""
-    return "-" if kind == "out of memory" else kind or figures(cell.step_s * STEPS)
+    mark = f" {PARITY_FAILED}" if PARITY_FAILED in cell.flags else ""
+    return "-" if kind == "out of memory" else kind or f"{figures(cell.step_s * STEPS)}{mark}"
 
 
 def _key(names: Sequence[str], params: Mapping[str, Scalar]) -> tuple[str, ...]:
