@@ -4,11 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
+from metalmark.model.explanation import (
+    Bottleneck,
+    Cause,
+    Experiment,
+    ExperimentKind,
+    Explained,
+    ExplanationRun,
+    MeasuredGain,
+    OperationCost,
+    OperationWork,
+    PlanChange,
+    Profile,
+    Proposal,
+    Roofline,
+    StepShare,
+)
 from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Outcome, Phases, Proof
-from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
+from metalmark.model.parity import (
+    Checked,
+    Compared,
+    FaultDiagnosis,
+    ParityMark,
+    ParityRun,
+    ParityVerdict,
+    Quantity,
+    Statistic,
+    Trial,
+)
+from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry, new_id
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
-from metalmark.model.watch import Curve, Pass, Stretch, WatchedRun, WatchEnding
+from metalmark.model.watch import (
+    CopyGroup,
+    Curve,
+    Pass,
+    Stretch,
+    SyncPoint,
+    WatchedProcess,
+    WatchedRun,
+    WatchedScript,
+    WatchedSteps,
+    WatchEnding,
+)
 
 MACHINE = Machine(
     chip="Test chip",
@@ -131,3 +169,184 @@ def watched_run(**changes: Any) -> WatchedRun:
         "telemetry": Telemetry(hz=None),
     }
     return WatchedRun(**{**fields, **changes})
+
+
+def watched_script(**changes: Any) -> WatchedScript:
+    """100 steps of a script on Metal: 10 ms each, of which it waits 4 ms for batches."""
+    fields: dict[str, Any] = {
+        "command": "python train.py --epochs 2", "exit_code": 0, "frameworks": ("torch",), "device": "mps",
+        "device_name": "Test GPU", "batch_size": 64, "first_step_s": 0.8,
+        "steady": WatchedSteps(
+            steps=100, elapsed_s=1.0, waited_s=0.4, forward_s=0.2, backward_s=0.25, optimizer_s=0.05, sync_s=0.06,
+            copy_s=0.02, host_s=0.3,
+        ),
+        "phases": {"start-up": 2.5, "training": 2.0, "validation": 0.5, "checkpoint": 0.1},
+        "syncs": (
+            SyncPoint(where="train.py:41", call=".item()", count=100, seconds=0.05),
+            SyncPoint(where="train.py:57", call="print", count=10, seconds=0.01),
+        ),
+        "copies": (
+            CopyGroup(up_to_bytes=1024, count=101, total_bytes=51712, seconds=0.004),
+            CopyGroup(up_to_bytes=262144, count=101, total_bytes=20275200, seconds=0.016),
+        ),
+        "processes": (
+            WatchedProcess(role="main", steps=101, ended=True),
+            WatchedProcess(role="loader worker", steps=0, ended=True),
+            WatchedProcess(role="loader worker", steps=0, ended=False),
+        ),
+    }  # fmt: skip
+    return WatchedScript(**{**fields, **changes})
+
+
+def compared(
+    quantity: Quantity = Quantity.GRADIENT, name: str = "fc.weight", sigmas: float = 1.0, **changes: Any
+) -> Compared:
+    """A quantity that is so many sigmas off, of 10 that are allowed."""
+    fields: dict[str, Any] = {
+        "quantity": quantity, "name": name, "distance": sigmas * 1e-6, "sigma": 1e-6, "limit": 10.0, "where": (3, 1),
+    }  # fmt: skip
+    return Compared(**{**fields, **changes})
+
+
+AGREEING = (
+    compared(Quantity.EVAL_OUTPUT, "bn1", 0.5),
+    compared(Quantity.EVAL_OUTPUT, "fc", 1.5),
+    compared(Quantity.LOSS, "", 0.0),
+    compared(Quantity.GRADIENT, "conv1.weight", 4.125),
+    compared(Quantity.UPDATE, "conv1.weight", 2.0, steps=8, statistic=Statistic.LARGEST),
+)
+DIFFERING = (
+    compared(Quantity.EVAL_OUTPUT, "bn1", 310_000.0),
+    *AGREEING[1:],
+    compared(Quantity.STATISTIC, "bn1.running_var", distance=None),
+)
+
+
+def checked(rows: tuple[Compared, ...] = AGREEING, **changes: Any) -> Checked:
+    fields: dict[str, Any] = {
+        "placed_on": "mps", "device_name": "Test GPU", "reference_placed_on": "cpu", "truth": "float64 on cpu",
+        "noise": ("float32", "permuted batch", "1 thread"), "compared": rows, "seconds": 12.0,
+    }  # fmt: skip
+    return Checked(**{**fields, **changes})
+
+
+def diagnosis(**changes: Any) -> FaultDiagnosis:
+    fields: dict[str, Any] = {
+        "batch_sizes": {8: ParityVerdict.AGREES, 9: ParityVerdict.DIFFERS, 32: ParityVerdict.DIFFERS},
+        "trials": (
+            Trial(change="--channels-last", verdict=ParityVerdict.AGREES, sigmas=0.5),
+            Trial(change="--dtype bfloat16", verdict=ParityVerdict.DIFFERS, sigmas=40.0),
+            Trial(change="--compile", verdict=ParityVerdict.UNTESTED, reason="no compiler is installed"),
+        ),
+        "compiled_until": "layer1.0",
+        "known_issues": ("A known fault of batch normalisation: https://example.org/issues/1",),
+        "repro": "import torch\nprint(torch.__version__)\n",
+    }
+    return FaultDiagnosis(**{**fields, **changes})
+
+
+def parity_run(outcome: Checked | Failed | None = None, **changes: Any) -> ParityRun:
+    """A check of Metal in bfloat16 against the CPU, which agrees."""
+    fields: dict[str, Any] = {
+        "id": new_id(),
+        "sweep": "sweep00002",
+        "cell": 0,
+        "started_at": "2026-11-15T09:00:00.000000Z",
+        "plan": plan(device=Device(kind=DeviceKind.MPS), settings=Settings(dtype=Dtype.BFLOAT16)),
+        "reference": plan(),
+        "machine": MACHINE,
+        "software": Software(metalmark="0.1.0", python="3.11.7", versions={"torch": "2.13.0"}),
+        "outcome": outcome or checked(),
+        "telemetry": Telemetry(hz=None),
+    }
+    return ParityRun(**{**fields, **changes})
+
+
+def parity_mark(verdict: ParityVerdict = ParityVerdict.DIFFERS, **changes: Any) -> ParityMark:
+    fields: dict[str, Any] = {"run": "parity0001", "verdict": verdict, "sentence": f"torch mps {verdict}: in bn1."}
+    return ParityMark(**{**fields, **changes})
+
+
+INPUT_SHARES = (
+    StepShare(cause=Cause.INPUT, seconds=0.0115, error_s=0.0003, evidence="the loop waited 11.5 ms for each batch"),
+    StepShare(cause=Cause.HOST, seconds=0.001, error_s=0.0001, evidence="the captured step takes 1.00 ms less"),
+    StepShare(cause=Cause.COMPUTE, seconds=0.002, error_s=0.0002, evidence="2 of 6 kinds of operation are arithmetic"),
+    StepShare(cause=Cause.MEMORY, seconds=0.001, error_s=0.0002, evidence="4 of 6 kinds of operation move bytes"),
+    StepShare(cause=Cause.OPTIMIZER, seconds=0.0005, error_s=0.0001, evidence="0.50 ms less without the update"),
+    StepShare(cause=Cause.SYNC, seconds=0.0, error_s=0.0, evidence="no call inside the step waits"),
+    StepShare(cause=Cause.UNEXPLAINED, seconds=0.0002, error_s=0.0004, evidence="what is left"),
+)
+
+
+def explained(**changes: Any) -> Explained:
+    """A step of 16.2 ms that waits 71% of its time for its loader; of two proposals, the first was measured."""
+    blocks = (0.0161, 0.0162, 0.0164)
+    fields: dict[str, Any] = {
+        "bottleneck": Bottleneck.INPUT,
+        "step_s": 0.0162,
+        "error_s": 0.0003,
+        "shares": INPUT_SHARES,
+        "proposals": (
+            Proposal(
+                title="4 loader workers", typed="--workers 4", written="DataLoader(..., num_workers=4)",
+                change=PlanChange(loader={"workers": 4}), gain=3.18, low=2.9, high=3.4,
+                reason="with 4 workers a step took 5.10 ms when it was tried",
+                measured=MeasuredGain(baseline_s=0.00051, changed_s=0.000165, gain=3.09, low=3.01, high=3.16),
+            ),
+            Proposal(
+                title="capture the step as a CUDA graph", typed="--graph on", written="torch.cuda.graph(...)",
+                change=PlanChange(settings={"graph": True}), gain=1.07,
+                reason="the host's share would be gone",
+            ),
+        ),
+        "experiments": (
+            Experiment(
+                kind=ExperimentKind.AS_ASKED, seconds=0.0162, error_s=0.0003, samples=blocks, waited_s=0.0115
+            ),
+            Experiment(kind=ExperimentKind.RESIDENT, seconds=0.0047, error_s=0.0001, samples=(0.0046, 0.0047, 0.0049)),
+            Experiment(
+                kind=ExperimentKind.LOADER, change=PlanChange(loader={"workers": 4}), seconds=0.0051, error_s=0.0002,
+                baseline_s=0.0162, waited_s=0.0004,
+            ),
+            Experiment(
+                kind=ExperimentKind.BATCH, change=PlanChange(params={"batch_size": 64}), seconds=0.0079,
+                baseline_s=0.0047, note="twice the batch",
+            ),
+            Experiment(kind=ExperimentKind.CAPTURED, seconds=None, absent="mps has no graphs"),
+        ),
+        "work": (OperationWork(name="aten::mm", calls=6, flops=1.2e10, bytes=4.0e7),),
+        "profile": Profile(
+            source="torch.profiler",
+            operations=(
+                OperationCost(name="aten::mm", calls=6, seconds=0.0019, share=0.475),
+                OperationCost(name="aten::relu", calls=2, seconds=0.0007, share=0.175),
+            ),
+            total_s=0.004,
+        ),
+        "roofline": Roofline(
+            flops=1.2e10, bytes=1.0e8, step_s=0.0162, peak_flops_per_s=1.4e13, peak_bytes_per_s=3.5e11,
+            source="counted from the shapes of its operations",
+        ),
+        "placed_on": "mps",
+        "device_name": "Test GPU",
+        "samples_per_step": 32,
+        "parts": {"forward": 0.0014, "backward": 0.0028, "optimiser": 0.0005},
+        "notes": ("The loader's processes are started anew in each experiment.",),
+        "elapsed_s": 41.0,
+    }  # fmt: skip
+    return Explained(**{**fields, **changes})
+
+
+def explanation_run(outcome: Explained | Failed | None = None, **changes: Any) -> ExplanationRun:
+    given = plan(device=Device(kind=DeviceKind.MPS), feed=Feed.PIPELINE, loader=Loader(workers=0))
+    fields: dict[str, Any] = {
+        "id": new_id(),
+        "started_at": "2026-11-15T10:00:00.000000Z",
+        "subject": "mnist-mlp training batch 32 torch mps",
+        "plan": given,
+        "machine": MACHINE,
+        "software": Software(metalmark="0.1.0", python="3.11.7", versions={"torch": "2.13.0"}),
+        "outcome": outcome or explained(),
+        "telemetry": Telemetry(hz=None),
+    }
+    return ExplanationRun(**{**fields, **changes})

@@ -86,8 +86,8 @@ def test_a_newer_run_is_refused_by_name() -> None:
 
 
 def test_a_kind_of_a_newer_metalmark_is_refused_by_name() -> None:
-    other = {**json.loads(encode(record())), "kind": "parity"}
-    with pytest.raises(FormatError, match=r"theirs\.json is a run of the kind 'parity'") as caught:
+    other = {**json.loads(encode(record())), "kind": "dream"}
+    with pytest.raises(FormatError, match=r"theirs\.json is a run of the kind 'dream'") as caught:
         decode(json.dumps(other).encode(), source="theirs.json")
     assert "upgrade" in caught.value.hint
 

@@ -13,7 +13,8 @@ from metalmark.model.plan import Dtype, Settings
 from metalmark.model.run import Absent, Failed, FailureKind, RunKind, Series, Software, Telemetry
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.watch import Stretch, WatchedRun, WatchEnding
-from metalmark.report.compare_page import comparison_answer, comparison_documents, comparison_table
+from metalmark.report.compare_answer import comparison_answer
+from metalmark.report.compare_page import comparison_documents, comparison_table
 from metalmark.results.command import train_command
 from metalmark.results.comparison import CellComparison, Comparison, compare_runs
 from metalmark.results.derived import flags_of

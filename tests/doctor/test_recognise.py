@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from metalmark.doctor.error_pattern import ErrorPattern
+from metalmark.doctor.error_text import ErrorText, System
 from metalmark.doctor.known_errors import KnownError, Weight, known_error, known_errors
 from metalmark.doctor.recognise import HEAD_CHARS, TAIL_CHARS, last_error, legible, recognise, unrecognised
 from metalmark.scrub import printable
@@ -203,6 +204,59 @@ def test_needs_and_unless() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "systems"),
+    [
+        ("engine stalled", ""),
+        ('File "/Users/me/train.py", line 3', "mac"),
+        ("dlopen(libtorch.dylib, 6)", "mac"),
+        ("_C.cpython-311-darwin.so", "mac"),
+        ("Platform: macOS-14.5-arm64-arm-64bit", "mac"),
+        ("on my MacBook, an m1 max", "mac"),
+        ("It has an M3.", "mac"),
+        ("m1 = model(x)", ""),
+        ('File "/home/me/train.py", line 3', "other"),
+        ("file:///content/data.csv", "other"),
+        ("/usr/lib/python3/dist-packages/torch", "other"),
+        ("PyTorch 2.4.0+cu121", "other"),
+        (r"C:\Users\me\train.py", "other"),
+        ("C:/Users/me/train.py", "other"),
+        ("/mnt/c/Users/me/train.py", "other"),
+        (r"Errors:\n", ""),
+        ("https://example.org/home/index.html", ""),
+        ("sliding windows", ""),
+        ("on Windows and in Colab", "other"),
+        ("works on Linux, fails on a Mac", "mac other"),
+        ("works on Linux, fails here: /Users/me/train.py", "mac"),
+        ("/Users/me/x: no torch==1.13.1+cu116", "mac"),
+        ("works on my Mac, fails here: /kaggle/working/train.py", "other"),
+        ("/Users/me/train.py and on the server /root/train.py", "mac other"),
+        ("/Users/me/x numpy @ file:///home/conda/feedstock_root/numpy", "mac"),
+    ],
+)
+def test_which_system_a_text_shows(text: str, systems: str) -> None:
+    shown = ErrorText(text=text)
+    assert {system for system in System if shown.shows(system)} == set(systems.split())
+
+
+def test_the_system_decides() -> None:
+    mac, other, not_other = entry("one", system="mac"), entry("two", system="other"), entry(unless_system="other")
+    signs = entry("signs", system="mac", system_signs=[r"\bmps\b", "metal"])
+    everything = (mac, other, not_other, signs)
+    assert found("engine stalled", *everything) == ["made-up"]
+    assert found("engine stalled\n/Users/me/train.py", *everything) == ["one", "made-up", "signs"]
+    assert found("engine stalled\n/home/me/train.py", *everything) == ["two"]
+    assert found("engine stalled, Metal", *everything) == ["made-up", "signs"]
+
+
+def test_entries_leave_folders_of_a_system_to_the_conditions_on_it() -> None:
+    # A check for a folder that the error itself is about, such as the desktop, has more than its first part.
+    folders = re.compile(r"/(?:Users|home|root|content|kaggle|workspace)/(?:\||$|\[a-z\])|dist-packages(?:\||$)")
+    conditions = {error.name: (*error.needs, *error.unless, *error.system_signs) for error in KNOWN}
+    assert [name for name, sources in conditions.items() if any(map(folders.search, sources))] == []
+    assert all(ErrorPattern(source).expression for error in KNOWN for source in error.system_signs)
+
+
+@pytest.mark.parametrize(
     ("text", "known"),
     [
         ("", True),
@@ -344,7 +398,17 @@ def test_further_causes_come_with_how_to_tell_them_apart() -> None:
     assert [(one.happened, one.tell, one.fix) for one in match.also] == [("No fuel.", "The lamp is red.", ("fill",))]
 
 
-@pytest.mark.parametrize("fields", [{"paterns": ["x"]}, {"fix": "one line"}, {"also": [{"happened": "x"}]}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"paterns": ["x"]},
+        {"fix": "one line"},
+        {"also": [{"happened": "x"}]},
+        {"system": "linux"},
+        {"system_signs": ["mps"]},
+        {"system": "mac", "unless_system": "mac"},
+    ],
+)
 def test_a_mistake_in_an_entry_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="made-up"):
         entry(**fields)

@@ -13,7 +13,7 @@ from metalmark.model.training import Ending, EpochPart, Goal, Metric, Target, Tr
 from metalmark.report.answer import answer
 from metalmark.report.charts.draw import Figure
 from metalmark.report.charts.over_time import together_figures, training_figures
-from metalmark.report.compare_page import comparison_answer, try_to_compare
+from metalmark.report.compare_answer import comparison_answer, try_to_compare
 from metalmark.report.content import Content
 from metalmark.report.text.exports import csv_text
 from metalmark.report.text.run_tables import run_tables, summary, training_table

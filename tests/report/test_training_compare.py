@@ -12,7 +12,7 @@ from rich.console import Console
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
-from metalmark.report.text.run_tables import curve_lines, side_notes, side_tables, sides_of, unlike
+from metalmark.report.text.side_by_side import curve_lines, side_notes, side_tables, sides_of, unlike
 from metalmark.report.text.terminal import print_table
 from metalmark.report.text.units import BARS
 from metalmark.results.derived import training_figures

@@ -18,9 +18,11 @@ from rich.console import Console
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import FailureKind, Flag
 from metalmark.report.compare_page import comparison_table
-from metalmark.report.text.run_tables import run_tables, side_tables, training_table, watched_table
+from metalmark.report.text.run_tables import run_tables, training_table
+from metalmark.report.text.side_by_side import side_tables
 from metalmark.report.text.tables import Table, ceiling_table, published_tables, sweep_table
 from metalmark.report.text.terminal import fitted, print_table
+from metalmark.report.text.watch_page import watched_table
 from metalmark.report.text.width import WIDE, fit, window_columns, wrapped
 from metalmark.results.cells import cells_of
 from metalmark.results.comparison import compare

@@ -229,12 +229,12 @@ def test_one_run_that_can_not_be_read_costs_that_run_alone(store_file: Path) -> 
     with Store(store_file) as store:
         store.add_all([good, damaged, other])
         store._connection.execute("UPDATE runs SET body = ? WHERE id = ?", (b'{"schema":2,"\xff', damaged.id))
-        store._connection.execute("UPDATE runs SET kind = 'parity' WHERE id = ?", (other.id,))
+        store._connection.execute("UPDATE runs SET kind = 'dream' WHERE id = ?", (other.id,))
         assert store.count() == len(store.rows()) == len(store.page().rows) == 3
         assert found(store, good.id) == [good]
         with pytest.raises(FormatError, match=f"Run {damaged.id} of .*is not a Metalmark run"):
             found(store, damaged.id)
-        with pytest.raises(FormatError, match="kind 'parity', which this Metalmark does not know"):
+        with pytest.raises(FormatError, match="kind 'dream', which this Metalmark does not know"):
             found(store, other.id)
         errors: list[MetalmarkError] = []
         assert store.load(store.rows(), on_error=errors.append) == [good]
