@@ -51,9 +51,9 @@ class LastingNoise(fake.FakeSession):
     lasting = 0.5
     noise = 0.0
 
-    def _duration_s(self) -> float:
+    def slowdown(self) -> float:
         self.noise = self.lasting * self.noise + self._random.gauss(0, NOISE * math.sqrt(1 - self.lasting**2))
-        return super()._duration_s() * max(0.05, 1 + self.noise)
+        return super().slowdown() * max(0.05, 1 + self.noise)
 
 
 def flagged(level: float, seed: int, *, step_ms: float, steps: int, lasting: bool = False) -> bool:
