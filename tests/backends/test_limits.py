@@ -34,3 +34,43 @@ def test_tensorflow_metal_is_not_asked_for_bfloat16() -> None:
     for device_type in ("cpu", "cuda"):
         tensorflow.check(Settings(dtype=Dtype.BFLOAT16), device_type)
     tensorflow.check(Settings(dtype=Dtype.FLOAT16), "mps")
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "mlx", "fake"])
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        (Settings(compile_mode="max-autotune"), "--compile-mode"),
+        (Settings(attention_kernel="math"), "--attention-kernel"),
+        (Settings(accumulate=2), "--accumulate"),
+        (Settings(recompute=True), "--recompute"),
+    ],
+)
+def test_settings_of_pytorch_are_refused_elsewhere(framework: str, settings: Settings, flag: str) -> None:
+    for device_type in ("cpu", "cuda", "mps"):
+        with pytest.raises(UnsupportedError, match=rf"^{flag} on {framework}, {device_type}: .*PyTorch"):
+            FRAMEWORKS[framework].check(settings, device_type)
+
+
+@pytest.mark.parametrize(
+    ("settings", "works_on"),
+    [
+        (Settings(compile=True, compile_mode="reduce-overhead"), {"cuda"}),
+        (Settings(compile=True, compile_mode="max-autotune"), {"cuda"}),
+        (Settings(compile=True, compile_mode="max-autotune-no-cudagraphs"), {"cpu", "cuda"}),
+        (Settings(attention_kernel="math"), {"cpu", "cuda", "mps"}),
+        (Settings(attention_kernel="flash"), {"cpu", "cuda"}),
+        (Settings(attention_kernel="efficient"), {"cuda"}),
+        (Settings(attention_kernel="cudnn"), {"cuda"}),
+        (Settings(accumulate=4), {"cpu", "cuda", "mps"}),
+        (Settings(recompute=True), {"cpu", "cuda"}),
+        (Settings(compile_mode="max-autotune-no-cudagraphs"), set()),
+    ],
+)
+def test_settings_of_pytorch_by_device(settings: Settings, works_on: set[str]) -> None:
+    for device_type in ("cpu", "cuda", "mps"):
+        if device_type in works_on:
+            FRAMEWORKS["torch"].check(settings, device_type)
+        else:
+            with pytest.raises(UnsupportedError, match=r"^--.*\."):
+                FRAMEWORKS["torch"].check(settings, device_type)

@@ -28,8 +28,10 @@ def test_devices_and_dtypes(verb: str) -> None:
     assert "torch,mlx" in completed(verb, "--framework", "torch,m")
 
 
-def test_modes_and_checks() -> None:
+def test_modes_kernels_and_checks() -> None:
     assert completed("bench", "--mode", "i") == ["inference"]
+    assert completed("train", "--compile-mode", "r") == ["reduce-overhead"]
+    assert completed("parity", "--attention-kernel", "math,f") == ["math,flash"]
     assert completed("doctor", "--explain", "swa") == ["swap"]
 
 

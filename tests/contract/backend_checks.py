@@ -152,10 +152,13 @@ class Checks:
     def check_every_limit_is_refused(self) -> None:
         """What the catalogue says is missing is refused, and what it says is there is not."""
         here = "gpu" if self.fake else "cpu"
-        values = {"dtype": Dtype.TF32, "threads": 1}
+        values: dict[str, Any] = {
+            "dtype": Dtype.TF32, "threads": 1, "compile_mode": "max-autotune", "attention_kernel": "math",
+            "accumulate": 2,
+        }  # fmt: skip
         for limit in FRAMEWORKS[self.backend.name].limits:
             if here not in limit.only:
-                wanted = {limit.setting: values.get(limit.setting, True)}
+                wanted = {limit.setting: limit.value or values.get(limit.setting, True)}
                 plan = self.plan(loader=Loader(**wanted)) if limit.loader else self.plan(**wanted)
                 assert limit.reason in self.refused(plan).message
 

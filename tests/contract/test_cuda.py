@@ -18,6 +18,7 @@ from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
+from metalmark.workloads.catalog import load
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,10 +40,18 @@ def require(framework: str) -> None:
         pytest.skip(f"no CUDA for {framework}: {reason}")
 
 
-def cell(framework: str, mode: Mode, settings: Settings, params: dict[str, Scalar] | None = None) -> Completed | Failed:
+def cell(
+    framework: str,
+    mode: Mode,
+    settings: Settings,
+    params: dict[str, Scalar] | None = None,
+    *,
+    workload: str = "conv256",
+) -> Completed | Failed:
+    usual: dict[str, Scalar] = {param.name: param.default for param in load(workload).params}
     plan = Plan(
-        workload="conv256",
-        params=params or {"batch_size": 4, "pixels": 32},
+        workload=workload,
+        params={**usual, **(params or {"batch_size": 4, "pixels": 32})},
         mode=mode,
         framework=framework,
         device=Device(kind=DeviceKind.CUDA),
@@ -68,6 +77,49 @@ def test_torch_settings(dtype: Dtype, mode: Mode, graph: bool) -> None:
         assert isinstance(outcome, Completed), outcome
         assert outcome.placed_on == "cuda:0"
         assert isinstance(outcome.memory.peak_bytes, int)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(compile=True, compile_mode="reduce-overhead"),
+        Settings(compile=True, compile_mode="max-autotune"),
+        Settings(compile=True, compile_mode="max-autotune-no-cudagraphs", graph=True, accumulate=2),
+        Settings(accumulate=4, graph=True),
+        Settings(accumulate=4, graph=True, fused=True, dtype=Dtype.FLOAT16),
+        Settings(recompute=True),
+        Settings(recompute=True, compile=True),
+        Settings(recompute=True, accumulate=2, attention_kernel="efficient"),
+        *(Settings(attention_kernel=kernel, dtype=Dtype.BFLOAT16) for kernel in ("math", "flash", "efficient")),
+        Settings(attention_kernel="flash", dtype=Dtype.BFLOAT16, graph=True),
+        Settings(attention_kernel="flash", dtype=Dtype.BFLOAT16, compile=True),
+    ],
+    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.changed().items()),
+)
+def test_settings_of_a_transformer(settings: Settings) -> None:
+    require("torch")
+    small: dict[str, Scalar] = {"batch_size": 4, "seq_len": 64, "size": "nano"}
+    for mode in Mode:
+        outcome = cell("torch", mode, settings, small, workload="gpt")
+        if mode is Mode.INFERENCE and (settings.accumulate > 1 or settings.recompute):
+            assert isinstance(outcome, Failed)
+            assert outcome.kind is FailureKind.UNSUPPORTED
+        else:
+            assert isinstance(outcome, Completed), outcome
+
+
+def test_accumulation_and_recomputation_take_less_memory() -> None:
+    require("torch")
+    large: dict[str, Scalar] = {"batch_size": 32, "seq_len": 512, "size": "nano"}
+    peaks = []
+    for settings in (Settings(), Settings(accumulate=8), Settings(recompute=True)):
+        outcome = cell("torch", Mode.TRAINING, settings, large, workload="gpt")
+        assert isinstance(outcome, Completed), outcome
+        assert isinstance(outcome.memory.peak_bytes, int)
+        peaks.append(outcome.memory.peak_bytes)
+    whole, in_parts, recomputed = peaks
+    assert in_parts < whole
+    assert recomputed < whole
 
 
 def test_a_capture_is_in_the_first_step_and_its_memory_in_the_peak() -> None:

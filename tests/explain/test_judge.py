@@ -25,12 +25,11 @@ from metalmark.model.explanation import (
     Explained,
     OperationCost,
     OperationWork,
-    PlanChange,
     Profile,
     Roofline,
     StepShare,
 )
-from metalmark.model.plan import Feed, Loader, Mode
+from metalmark.model.plan import Feed, Loader, Mode, PlanChange
 from metalmark.model.run import Absent, Flag, Series, Telemetry
 from tests import samples
 from tests.explain.worlds import BATCH, World

@@ -19,13 +19,12 @@ from metalmark.model.explanation import (
     Explained,
     MeasuredGain,
     OperationCost,
-    PlanChange,
     Profile,
     Proposal,
     Roofline,
     StepShare,
 )
-from metalmark.model.plan import Feed
+from metalmark.model.plan import Feed, PlanChange
 from metalmark.model.run import Absent
 from metalmark.model.watch import WatchedRun
 from metalmark.report.content import Content

@@ -13,8 +13,8 @@ from metalmark.cli.bench import command as bench
 from metalmark.explain.instructions import device_type, snippets, typed, written
 from metalmark.explain.job import Counted, Line, Opened, Tried
 from metalmark.explain.judge import explain_lines
-from metalmark.model.explanation import Experiment, ExperimentKind, Explained, OperationWork, PlanChange, Proposal
-from metalmark.model.plan import Dtype, Feed, Plan
+from metalmark.model.explanation import Experiment, ExperimentKind, Explained, OperationWork, Proposal
+from metalmark.model.plan import Dtype, Feed, Plan, PlanChange
 from metalmark.model.run import Flag, Telemetry
 from tests.explain.worlds import World
 

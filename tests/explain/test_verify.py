@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from metalmark.explain.verify import measured_gain, plan_verification, with_gains
-from metalmark.model.explanation import Explained, ExplanationRun, PlanChange, Proposal
+from metalmark.model.explanation import Explained, ExplanationRun, Proposal
 from metalmark.model.measurement import BenchRun
-from metalmark.model.plan import Feed
+from metalmark.model.plan import Feed, PlanChange
 from metalmark.model.run import FailureKind
 from tests.samples import completed, explained, explanation_run, failed, plan, record
 

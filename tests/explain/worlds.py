@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from metalmark.explain.job import Ceiling, Counted, Done, Line, Opened, Profiled, SyncSeen, Tried
-from metalmark.model.explanation import Cause, Experiment, ExperimentKind, OperationWork, PlanChange
-from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan
+from metalmark.model.explanation import Cause, Experiment, ExperimentKind, OperationWork
+from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan, PlanChange
 from metalmark.model.run import Absent
 from tests import samples
 

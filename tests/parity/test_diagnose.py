@@ -412,7 +412,7 @@ def test_inputs_that_are_not_contiguous_are_not_on_the_device_either(monkeypatch
     torch = pytest.importorskip("torch")
     import numpy as np
 
-    from metalmark.backends.torch import _compile_options
+    from metalmark.backends.torch_settings import compile_options
     from metalmark.parity.torch import _as_given
     from metalmark.parity.variations import is_spread_out, spread_out
 
@@ -426,8 +426,8 @@ def test_inputs_that_are_not_contiguous_are_not_on_the_device_either(monkeypatch
     assert not view.is_contiguous()
     assert torch.equal(view, placed)
     monkeypatch.delenv("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", raising=False)
-    assert _compile_options(PLAIN) == {"layout_optimization": False}
+    assert compile_options(PLAIN) == {"layout_optimization": False}
     monkeypatch.setenv("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "1")
-    assert _compile_options(PLAIN) == {"layout_optimization": True}
+    assert compile_options(PLAIN) == {"layout_optimization": True}
     monkeypatch.setenv("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "0")
-    assert _compile_options(Settings(channels_last=True)) == {"layout_optimization": False}
+    assert compile_options(Settings(channels_last=True)) == {"layout_optimization": False}

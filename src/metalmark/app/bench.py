@@ -9,6 +9,7 @@ from metalmark.app import choices
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
+from metalmark.app.settings_file import device_for, settings_for
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
 from metalmark.errors import StoreError, UsageError, counted
@@ -16,8 +17,9 @@ from metalmark.machine.durable import write_whole
 from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityMark
-from metalmark.model.plan import Budget, Device, Dtype, Mode, Sweep
-from metalmark.model.run import new_id, now_utc
+from metalmark.model.plan import Budget, Device, Dtype, Loader, Mode, Sweep
+from metalmark.model.run import RunKind, new_id, now_utc
+from metalmark.model.settings_file import SettingsFile
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.ceiling import ceiling_plans, measured_before
 from metalmark.runner.describe import describe
@@ -31,26 +33,32 @@ from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
 from metalmark.workloads.ceiling import COPY, MATMUL
 
+EVERY = "all"
+
 
 def bench(
     workloads: str | Iterable[str] = (),
     *,
-    framework: Choice = "all",
-    device: Choice = "all",
-    mode: Choice = "training",
-    dtype: Choice = "float32",
-    compile: Choice = False,
-    graph: Choice = False,
-    channels_last: Choice = False,
-    fused: Choice = False,
+    framework: Choice | None = None,
+    device: Choice | None = None,
+    mode: Choice | None = None,
+    dtype: Choice | None = None,
+    compile: Choice | None = None,
+    compile_mode: Choice | None = None,
+    graph: Choice | None = None,
+    channels_last: Choice | None = None,
+    fused: Choice | None = None,
+    attention_kernel: Choice | None = None,
+    accumulate: Choice | None = None,
+    recompute: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
     data_from: Choice | None = None,
-    workers: Choice = 1,
-    prefetch: Choice = 2,
-    pin: Choice = False,
-    start_method: Choice = "",
+    workers: Choice | None = None,
+    prefetch: Choice | None = None,
+    pin: Choice | None = None,
+    start_method: Choice | None = None,
     steps: int | None = None,
     seconds: float = 3.0,
     repeat: int = 1,
@@ -61,6 +69,7 @@ def bench(
     telemetry: str | float | None = 5.0,
     cooldown: str | float | None = None,
     parity: bool = False,
+    settings: str | os.PathLike[str] | None = None,
     resume: str | None = None,
     track: str | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -77,15 +86,26 @@ def bench(
     runs in a fresh process, so a notebook or a script without a `__main__` guard may call this. `proof` says what
     becomes of a cell whose work could not be proved: "strict" (a wrong result), "flag" (shown with the flag
     `unproved`) or "off" (no steps are spent on a proof). `parity` checks first whether each cell trains the same
-    network as the CPU does in float32 (see `mm.parity`), and marks its runs with the verdict. `resume` goes on with a
-    stored sweep ("last", or its id).
+    network as the CPU does in float32 (see `mm.parity`), and marks its runs with the verdict. `settings` is a file that
+    `mm.tune` made: it decides the framework, the device, the mode, every setting, the loader and what was changed of
+    the parameters. Without it, frameworks and devices are all that are here, and the mode is training. `resume` goes on
+    with a stored sweep ("last", or its id).
     Ctrl-C keeps what has ended and is raised again, unless `raise_interrupt` is False; then `Runs.complete` says so.
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
     if resume is not None:
+        if settings is not None:
+            raise UsageError(
+                "--resume goes on with a stored sweep, whose settings stay as they are.", hint="Leave --settings out."
+            )
         with Store(path, readonly=True) as opened:
             sweep = opened.sweep(resume)
+            if any(row.kind == RunKind.TUNE for row in opened.rows_of_sweep(sweep.id)):
+                raise UsageError(
+                    f"Sweep {sweep.id} is a tuning, whose trials are not known beforehand.",
+                    hint=f"Go on with it: metalmark tune --resume={sweep.id}",
+                )
         if parity and not sweep.parity:
             raise UsageError(
                 "This sweep was begun without --parity, so the cells that it has already are unchecked.",
@@ -95,14 +115,27 @@ def bench(
         described = [describe(name) for name in dict.fromkeys(choices.names_in(workloads))]
         infos = [info for info, _ in described]
         given, param_paths = localise_params(infos, choices.texts({**(params or {}), **more_params}))
+        knobs = {
+            "dtype": dtype, "compile": compile, "compile_mode": compile_mode, "graph": graph,
+            "channels_last": channels_last, "fused": fused, "attention_kernel": attention_kernel,
+            "accumulate": accumulate, "recompute": recompute, "threads": threads,
+        }  # fmt: skip
+        loading = {"workers": workers, "prefetch": prefetch, "pin": pin, "start_method": start_method}
+        file: SettingsFile | None = None
+        if settings is not None:
+            decided = {**knobs, "data_from": data_from, **loading}
+            file = settings_for(settings, infos, mode=mode, framework=framework, options=decided, params=given)
+            framework, device, mode = file.framework, device_for(settings, file, device), file.mode.value
+            given = {**given, **choices.texts({**file.params})}
         sources, data_paths = choices.parse_data(data)
         flags = choices.option_flags(bench, "--csv", "--markdown", "--wide", "--strict", "--against")
         combinations = combine(infos, given, flags)
-        modes = choices.members(Mode, mode, what="--mode", plural="Modes")
-        settings = choices.settings_product(
-            dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
-        )
-        loading = choices.loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
+        modes = choices.members(Mode, Mode.TRAINING if mode is None else mode, what="--mode", plural="Modes")
+        if file is None:
+            tried, fed = choices.settings_product(**knobs), choices.feeds(data_from)
+            loaders = choices.loaders(**loading)
+        else:
+            tried, fed, loaders = [file.settings], [file.feed], [file.loader or Loader()]
         budget = Budget(
             steps=None if steps is None else choices.parse_count(steps, what="--steps"),
             seconds=choices.parse_seconds(seconds, what="--seconds"),
@@ -112,20 +145,20 @@ def bench(
         choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
         choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
         proving = choices.parse_proof(proof)
-        hz, pause, fed = choices.parse_telemetry(telemetry), choices.parse_cooldown(cooldown), choices.feeds(data_from)
+        hz, pause = choices.parse_telemetry(telemetry), choices.parse_cooldown(cooldown)
         # The last, since it starts a process per framework: every bad word has been answered by now.
-        devices, notes = _devices(infos, framework, device, say)
+        devices, notes = _devices(infos, framework or EVERY, device or EVERY, say)
         axes = SweepAxes(
             workloads=infos,
             params=combinations,
             modes=modes,
             devices=devices,
-            settings=settings,
+            settings=tried,
             budget=budget,
             data=sources,
             target_column=target_column,
             feeds=fed,
-            loaders=loading,
+            loaders=loaders,
             seed=seed,
             proof=proving,
         )

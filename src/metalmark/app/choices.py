@@ -8,13 +8,13 @@ from enum import StrEnum
 from itertools import product
 from typing import Any, TypeVar
 
-from metalmark.backends.catalog import find, installed, visible
+from metalmark.backends.catalog import MODE_WITHOUT_COMPILE, find, installed, visible
 from metalmark.data.catalog import ACCEPTED, OWN, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, UsageError, counted
-from metalmark.model.plan import Cooldown, Dtype, Feed, Loader, Proving, Settings
+from metalmark.model.plan import ATTENTION_KERNELS, COMPILE_MODES, Cooldown, Dtype, Feed, Loader, Proving, Settings
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import refuse_too_many, require
-from metalmark.runner.values import choose, localise, parse_numbers, parse_switch, split_list
+from metalmark.runner.values import MOST_SIZE, choose, localise, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
 """One value, several, or the command line's text for them ("16,64", "8-64x2", "off,on")."""
@@ -33,6 +33,8 @@ MOST_SEED = 2**32 - 1
 THREADS_PER_CORE = 8
 LEAST_WORKERS, MOST_PREFETCH = 64, 1000
 """Number of loader workers that any machine may be asked for, and of batches made ahead."""
+DEFAULT = "default"
+"""What a setting without a word of its own is called in a list."""
 ONLY_IN_PYTHON = {"workload", "workloads", "params", "more_params", "progress", "raise_interrupt"}
 
 
@@ -70,18 +72,56 @@ def members(kind: type[E], value: Choice, *, what: str, plural: str) -> list[E]:
 
 
 def settings_product(
-    *, dtype: Choice, compile: Choice, graph: Choice, channels_last: Choice, fused: Choice, threads: Choice | None
+    *,
+    dtype: Choice | None = None,
+    compile: Choice | None = None,
+    graph: Choice | None = None,
+    channels_last: Choice | None = None,
+    fused: Choice | None = None,
+    threads: Choice | None = None,
+    compile_mode: Choice | None = None,
+    attention_kernel: Choice | None = None,
+    accumulate: Choice | None = None,
+    recompute: Choice | None = None,
 ) -> list[Settings]:
-    """Every combination of how a step is run."""
-    dtypes = members(Dtype, dtype, what="--dtype", plural="Types")
-    given = {"--compile": compile, "--graph": graph, "--channels-last": channels_last, "--fused": fused}
-    switches = [parse_switch(listed(value), what=name) for name, value in given.items()]
-    counts: list[Any] = [None] if threads is None else parse_threads(threads)
-    refuse_too_many(dtypes, *switches, counts)
-    return [
-        Settings(dtype=name, compile=compiled, graph=whole, channels_last=last, fused=fuse, threads=count)
-        for name, compiled, whole, last, fuse, count in product(dtypes, *switches, counts)
-    ]
+    """Every combination of how a step is run. None: the default."""
+    given = {"compile": compile, "graph": graph, "channels_last": channels_last, "fused": fused, "recompute": recompute}
+    values: dict[str, list[Any]] = {
+        "dtype": [Dtype.FLOAT32] if dtype is None else members(Dtype, dtype, what="--dtype", plural="Types"),
+        **{name: _switch(value, what=f"--{name.replace('_', '-')}") for name, value in given.items()},
+        "threads": [None] if threads is None else parse_threads(threads),
+        "compile_mode": _or_default(compile_mode, COMPILE_MODES, what="--compile-mode"),
+        "attention_kernel": _or_default(attention_kernel, ATTENTION_KERNELS, what="--attention-kernel"),
+        "accumulate": [1] if accumulate is None else parse_parts(accumulate),
+    }
+    if any(values["compile_mode"]) and True not in values["compile"]:
+        raise UsageError(MODE_WITHOUT_COMPILE, hint="Add --compile, or leave --compile-mode out.")
+    refuse_too_many(*values.values())
+    names = Settings.__struct_fields__
+    return [Settings(**dict(zip(names, each, strict=True))) for each in product(*(values[name] for name in names))]
+
+
+def _switch(value: Choice | None, *, what: str) -> list[bool]:
+    return [False] if value is None else parse_switch(listed(value), what=what)
+
+
+def _or_default(value: Choice | None, words: tuple[str, ...], *, what: str) -> list[str]:
+    """Parse a list of words. An empty text is the default, as it is in a run; in a list it is called `default`."""
+    if value is None or listed(value) == "":
+        return [""]
+    chosen = choose(listed(value), (DEFAULT, *words), what=what, plural="It takes")
+    return ["" if word == DEFAULT else word for word in chosen]
+
+
+def parse_parts(value: Choice) -> list[int]:
+    counts = [int(count) for count in parse_numbers(listed(value), what="--accumulate", whole=True)]
+    if not 1 <= min(counts) <= max(counts) <= MOST_SIZE:
+        wrong = min(counts) if min(counts) < 1 else max(counts)
+        raise UsageError(
+            f"--accumulate is the number of parts of a batch, from 1 to {MOST_SIZE}, not {wrong}.",
+            hint="Write --accumulate 4: a batch of 32 is run as 4 parts of 8.",
+        )
+    return counts
 
 
 def parse_threads(value: Choice) -> list[int]:
@@ -131,16 +171,24 @@ def feeds(data_from: Choice | None) -> list[Feed]:
     return members(Feed, data_from, what="--data-from", plural="It takes")
 
 
-def loaders(*, workers: Choice, prefetch: Choice, pin: Choice, start_method: Choice) -> list[Loader]:
-    counts = parse_numbers(listed(workers), what="--workers", whole=True)
-    ahead = parse_numbers(listed(prefetch), what="--prefetch", whole=True)
+def loaders(
+    *,
+    workers: Choice | None = None,
+    prefetch: Choice | None = None,
+    pin: Choice | None = None,
+    start_method: Choice | None = None,
+) -> list[Loader]:
+    """Every combination of how batches are made ahead. None: the default."""
+    usual = Loader()
+    counts = parse_numbers(listed(usual.workers if workers is None else workers), what="--workers", whole=True)
+    ahead = parse_numbers(listed(usual.prefetch if prefetch is None else prefetch), what="--prefetch", whole=True)
     most_workers = max(LEAST_WORKERS, THREADS_PER_CORE * (os.cpu_count() or 1))
     for name, values, most in (("--workers", counts, most_workers), ("--prefetch", ahead, MOST_PREFETCH)):
         if min(values) < 0:
             raise UsageError(f"{name} must be at least 0, not {min(values)}.")
         if max(values) > most:
             raise UsageError(f"{name} is at most {most} here, not {max(values)}.", hint=f"Write {name} 4.")
-    pins = parse_switch(listed(pin), what="--pin")
+    pins = _switch(pin, what="--pin")
     methods = [""]
     if start_method:
         methods = choose(listed(start_method), START_METHODS, what="--start-method", plural="It takes")

@@ -70,19 +70,23 @@ def explain(
     framework: Choice | None = None,
     device: Choice = "any",
     mode: Choice = "training",
-    dtype: Choice = "float32",
-    compile: Choice = False,
-    graph: Choice = False,
-    channels_last: Choice = False,
-    fused: Choice = False,
+    dtype: Choice | None = None,
+    compile: Choice | None = None,
+    compile_mode: Choice | None = None,
+    graph: Choice | None = None,
+    channels_last: Choice | None = None,
+    fused: Choice | None = None,
+    attention_kernel: Choice | None = None,
+    accumulate: Choice | None = None,
+    recompute: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
     data_from: Choice | None = None,
-    workers: Choice = 1,
-    prefetch: Choice = 2,
-    pin: Choice = False,
-    start_method: Choice = "",
+    workers: Choice | None = None,
+    prefetch: Choice | None = None,
+    pin: Choice | None = None,
+    start_method: Choice | None = None,
     seconds: float = 0.6,
     verify: bool = False,
     repeat: int = 3,
@@ -137,8 +141,9 @@ def explain(
     sources, data_paths = choices.parse_data(data)
     frameworks = choices.frameworks_for(info, framework)
     settings = choices.settings_product(
-        dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
-    )
+        dtype=dtype, compile=compile, compile_mode=compile_mode, graph=graph, channels_last=channels_last, fused=fused,
+        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, threads=threads,
+    )  # fmt: skip
     devices = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
     axes = SweepAxes(
         workloads=[info], params=combinations, devices=devices.devices, settings=settings, budget=budget, data=sources,
@@ -344,7 +349,11 @@ def _unknown(word: str, path: Path) -> UsageError:
 
 def _not_explainable(run: AnyRun) -> UsageError:
     kind = run.header.kind
-    what = {RunKind.PARITY: "a parity check, which times no step", RunKind.TRAINING: "a training"}.get(kind, kind.value)
+    what = {
+        RunKind.PARITY: "a parity check, which times no step",
+        RunKind.TRAINING: "a training",
+        RunKind.TUNE: "a tuning, whose trials are runs of their own",
+    }.get(kind, kind.value)
     plan = getattr(run, "plan", None)
     hint = f"Explain a bench run, a watched run, or the step itself: {explain_command(plan)}" if plan else OWN_SCRIPT
     return UsageError(f"Run {run.id} is {what}.", hint=hint)

@@ -37,11 +37,15 @@ def parity(
     device: Choice = "any",
     reference: str = "cpu",
     mode: Choice = "training",
-    dtype: Choice = "float32",
-    compile: Choice = False,
-    graph: Choice = False,
-    channels_last: Choice = False,
-    fused: Choice = False,
+    dtype: Choice | None = None,
+    compile: Choice | None = None,
+    compile_mode: Choice | None = None,
+    graph: Choice | None = None,
+    channels_last: Choice | None = None,
+    fused: Choice | None = None,
+    attention_kernel: Choice | None = None,
+    accumulate: Choice | None = None,
+    recompute: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
@@ -98,8 +102,9 @@ def parity(
     if base_framework:
         require([info], [base_framework])
     settings = choices.settings_product(
-        dtype=dtype, compile=compile, graph=graph, channels_last=channels_last, fused=fused, threads=threads
-    )
+        dtype=dtype, compile=compile, compile_mode=compile_mode, graph=graph, channels_last=channels_last, fused=fused,
+        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, threads=threads,
+    )  # fmt: skip
     modes = choices.members(Mode, mode, what="--mode", plural="Modes")
     devices = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
     axes = SweepAxes(

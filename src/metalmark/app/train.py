@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from metalmark.app import choices, goals
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
+from metalmark.app.settings_file import device_for, settings_for
 from metalmark.backends.catalog import find, installed
 from metalmark.display import make_display
 from metalmark.display.status import LiveStatusFile
 from metalmark.errors import NotInstalledError, StoreError, UsageError
 from metalmark.model.codec import AnyRun
-from metalmark.model.plan import Budget, Mode, Plan
+from metalmark.model.plan import Budget, Loader, Mode, Plan
 from metalmark.model.run import new_id
+from metalmark.model.settings_file import SettingsFile
 from metalmark.model.training import Ending, Goal, TrainingRun
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.describe import describe
@@ -46,14 +48,14 @@ from metalmark.training.launch import train as train_session
 
 EPOCHS = 5
 FOREVER_S = 1e9
-ALL = "all"
+ALL, ANY = "all", "any"
 
 
 def train(
     workload: str = "",
     *,
     framework: Choice | None = None,
-    device: Choice = "any",
+    device: Choice | None = None,
     epochs: int | None = None,
     target: str | None = None,
     target_accuracy: float | None = None,
@@ -64,15 +66,20 @@ def train(
     checkpoint_every: str | float | None = None,
     repeat: int = 1,
     seed: int = 0,
-    dtype: Choice = "float32",
-    compile: Choice = False,
-    channels_last: Choice = False,
-    fused: Choice = False,
+    dtype: Choice | None = None,
+    compile: Choice | None = None,
+    compile_mode: Choice | None = None,
+    channels_last: Choice | None = None,
+    fused: Choice | None = None,
+    attention_kernel: Choice | None = None,
+    accumulate: Choice | None = None,
+    recompute: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
     workers: int | None = None,
     parity: bool = False,
+    settings: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     stall: float = 600.0,
@@ -91,8 +98,10 @@ def train(
     and so on, so that `mm.compare` can tell a difference from luck. It stops at a `target` ("accuracy=86%",
     "val_loss=0.3") or after `patience` epochs without a better one by `monitor` ("val_loss", "f1:max").
     `checkpoint_every` (minutes, or "500steps") writes checkpoints within an epoch. `parity` checks first whether it
-    trains the same network as the CPU does in float32 (see `mm.parity`), and marks the run with the verdict. `resume`
-    goes on with an interrupted training: its folder, or "last".
+    trains the same network as the CPU does in float32 (see `mm.parity`), and marks the run with the verdict. `settings`
+    is a file that `mm.tune` made: it decides the framework, the device, every setting, the number of workers and what
+    was changed of the parameters. Without it, placement is left to the framework. `resume` goes on with an interrupted
+    training: its folder, or "last".
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
@@ -108,6 +117,10 @@ def train(
     if workers is not None:
         choices.parse_count(workers, what="--workers", least=0, most=choices.LEAST_WORKERS)
     if resume is not None:
+        if settings is not None:
+            raise UsageError(
+                "--resume goes on with a training, whose settings stay as they are.", hint="Leave --settings out."
+            )
         for flag, given_now in ({"--monitor": monitor} | limits).items():
             if given_now is not None:
                 raise UsageError(
@@ -127,6 +140,27 @@ def train(
         names = choices.names_in(workload)
         if len(names) != 1:
             raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark train mnist-mlp")
+        knobs = {
+            "dtype": dtype, "compile": compile, "compile_mode": compile_mode, "channels_last": channels_last,
+            "fused": fused, "attention_kernel": attention_kernel, "accumulate": accumulate, "recompute": recompute,
+            "threads": threads,
+        }  # fmt: skip
+        info, source = describe(names[0])
+        given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
+        if settings is None:
+            (chosen, *others) = choices.settings_product(**knobs)
+            if others:
+                raise UsageError("train takes one value for each setting.", hint="`metalmark bench` takes lists.")
+        else:
+            file = settings_for(
+                settings, [info], mode=Mode.TRAINING, framework=framework, options={**knobs}, params=given
+            )
+            framework, device = file.framework, device_for(settings, file, device)
+            chosen, workers = file.settings, _workers_for(settings, file, workers, say)
+            given = {**given, **choices.texts({**file.params})}
+            if chosen.graph:
+                say("• train captures no graph, since the last batch of an epoch may be smaller: --graph is not used.")
+                chosen = replace(chosen, graph=False)
         goal = Goal(
             epochs=epochs or EPOCHS,
             monitor=watched,
@@ -135,16 +169,9 @@ def train(
             limit_steps=limit_steps,
             workers=workers,
         ).aimed_at(wanted)
-        (settings, *others) = choices.settings_product(
-            dtype=dtype, compile=compile, graph=False, channels_last=channels_last, fused=fused, threads=threads
-        )
-        if others:
-            raise UsageError("train takes one value for each setting.", hint="`metalmark bench` takes lists.")
         hz = choices.parse_telemetry(telemetry)
         frameworks = split_list(choices.listed(framework), what="--framework") if framework is not None else None
-        devices = split_list(choices.listed(device), what="--device")
-        info, source = describe(names[0])
-        given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
+        devices = split_list(choices.listed(ANY if device is None else device), what="--device")
         (values, *others_) = combine([info], given, choices.option_flags(train))[info.name]
         if others_:
             raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
@@ -161,8 +188,8 @@ def train(
                 mode=Mode.TRAINING,
                 framework=_framework(first, info),
                 # Of several, each is chosen below; bad words are answered before any device is asked for.
-                device=parse_device("any" if several else devices[0]),
-                settings=settings,
+                device=parse_device(ANY if several else devices[0]),
+                settings=chosen,
                 budget=Budget(timeout_s=FOREVER_S, stall_s=stall),
                 seed=seed,
                 data=sources[0] if sources else info.data,
@@ -197,6 +224,21 @@ def train(
     if not_possible(runs):
         _forget(folder, members, path)
     return Runs(runs, store=path, complete=not stopped, folder=folder)
+
+
+def _workers_for(settings: str | os.PathLike[str], file: SettingsFile, workers: int | None, say: Say) -> int | None:
+    """Return how many threads make batches ahead. Of a loader, that is all that a training has a use for."""
+    if file.loader is None:
+        return workers
+    if workers is not None:
+        raise UsageError(
+            f"--workers is given, and {os.fspath(settings)} sets it too.", hint="Leave out --workers, or --settings."
+        )
+    usual = Loader(workers=file.loader.workers)
+    unused = [name for name in usual.__struct_fields__ if getattr(usual, name) != getattr(file.loader, name)]
+    if unused:
+        say(f"• train makes batches by threads of its own, which have no {', '.join(unused)}: not used.")
+    return file.loader.workers
 
 
 def not_possible(runs: Iterable[AnyRun]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert
 
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError, did_you_mean
-from metalmark.model.plan import Dtype, Loader, Settings
+from metalmark.model.plan import DEFAULT_SETTINGS, Dtype, Loader, Settings
 
 if TYPE_CHECKING:
     from metalmark.backends.base import Backend
@@ -18,8 +18,11 @@ UNKNOWN = "unknown"
 """The version of a package whose description is damaged: it may still be imported and used."""
 
 
+MODE_WITHOUT_COMPILE = "--compile-mode says how --compile compiles, and --compile is off."
+
+
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A setting that works only on some types of device, and why. Without a value it is any that is set."""
+    """A setting that works only on some types of device, and why. Without a value it is any but the default."""
 
     setting: str
     value: str = ""
@@ -33,8 +36,9 @@ class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"--{self.setting.replace('_', '-')} {self.value}".strip()
 
     def forbids(self, settings: Settings, device_type: str, loader: Loader | None = None) -> bool:
-        asked = getattr((loader or Loader()) if self.loader else settings, self.setting)
-        wanted = asked == self.value if self.value else asked not in (None, False)
+        chosen, usual = (loader or Loader(), Loader()) if self.loader else (settings, DEFAULT_SETTINGS)
+        asked = getattr(chosen, self.setting)
+        wanted = asked == self.value if self.value else asked != getattr(usual, self.setting)
         return wanted and device_type not in self.only
 
 
@@ -72,6 +76,8 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for limit in self.limits:
             if limit.forbids(settings, device_type, loader):
                 raise UnsupportedError(f"{limit.flag} on {self.name}, {device_type}: {limit.reason}")
+        if settings.compile_mode and not settings.compile:
+            raise UnsupportedError(MODE_WITHOUT_COMPILE, hint="Add --compile, or leave --compile-mode out.")
 
 
 def _read_frameworks() -> dict[str, Framework]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from metalmark.backends.base import RING, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import DeviceKind, Loader, Mode, Plan
 from metalmark.model.run import DeviceMemory
@@ -147,7 +148,10 @@ class FakeSession:
         self.parts = parts_of(params, training=self._training)
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
         self._random = random.Random(f"{plan.seed}/{os.environ.get('METALMARK_REPEAT', '0')}")
-        self._pace = 1 + self._random.gauss(0, float(params["process_noise"]))
+        gain = landscape_gain(int(params.get("landscape", 0)), plan.settings)
+        if gain is None:
+            raise FakeMemoryError("these settings fail in this landscape")
+        self._pace = (1 + self._random.gauss(0, float(params["process_noise"]))) / gain
         self._queue: deque[float] = deque()
         self._steps = 0
         self.feeder = FakeFeeder(plan.loader, self.parts.input_s)

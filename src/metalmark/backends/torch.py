@@ -1,6 +1,5 @@
 """PyTorch, eager by default; autocast, Inductor, CUDA graphs, channels-last and fused optimisers by Settings."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -13,6 +12,16 @@ from metalmark.backends.outputs import call, given_loss, require_number, scores,
 from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
+from metalmark.backends.torch_settings import (
+    BatchParts,
+    attention,
+    attention_errors,
+    captures_graphs,
+    compile_options,
+    recompute_blocks,
+    refuse_combinations,
+    require_attention,
+)
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
 from metalmark.model.nest import flatten
@@ -30,6 +39,7 @@ MAKE_IT_CAPTURABLE = (
     "Make its optimisers with capturable=True, and let nothing in it wait for the GPU, as .item() and LBFGS do; or "
     "leave --graph out."
 )
+OWN_ATTENTION = "The kernel for attention is in force in your own step; whether it computes any is not checked."
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
 
@@ -39,7 +49,9 @@ class TorchSession:
         settings = plan.settings
         self._compiles = settings.compile
         self._training = training = plan.mode is Mode.TRAINING
+        self._batch_size = plan.params.get("batch_size")
         recipe = self.recipe = workload.recipe("torch", plan.params)
+        refuse_combinations(plan, recipe)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         model = module_of(recipe.model)
         if settings.channels_last:
@@ -76,7 +88,11 @@ class TorchSession:
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.trainable_parameters = sum(p.numel() for p in self._trainable)
         self.notes: tuple[str, ...] = ()
-        self._work = self._make_work(recipe, settings)
+        if settings.attention_kernel:
+            self._check_attention(settings)
+        if settings.recompute:
+            recompute_blocks(self._model, compiled=settings.compile)
+        self._work = self._with_settings(self._make_work(recipe, settings), settings)
         kind.reset_peak(device)
 
     def step(self) -> None:
@@ -130,26 +146,92 @@ class TorchSession:
                 return given_loss(recipe, call(model, inputs), targets)
 
         forward_loss = compiled_work(compute_loss, settings) if settings.compile else compute_loss
-        update = self._updater(recipe, settings)
+        backward, update = self._updater(recipe, settings)
         forget_gradients = self._optimizers[0].zero_grad
 
         def compute(leaves: Tensors) -> torch.Tensor:
-            # Before the forward pass: its activations may have the gradients' memory.
-            forget_gradients(set_to_none=True)
             value: torch.Tensor = forward_loss(**rebuild(leaves))
             if not isinstance(value, torch.Tensor) or value.ndim:
                 require_number(value)
             return value
 
+        def compute_alone(leaves: Tensors) -> torch.Tensor:
+            # Before the forward pass: its activations may have the gradients' memory.
+            forget_gradients(set_to_none=True)
+            return compute(leaves)
+
         def train(leaves: Tensors) -> torch.Tensor:
-            value = compute(leaves)
-            update(value)
+            value = compute_alone(leaves)
+            backward(value)
+            update()
             return value.detach()
 
+        halves: tuple[Step, Step] = compute_alone, train
+        if settings.accumulate > 1:
+            halves = self._in_parts(compute, backward, update, settings)
+        first_half, whole = halves
         if settings.graph:
-            return self._captured(train)
-        self._forward_loss = compute
-        return train
+            return self._captured(whole)
+        self._forward_loss = first_half
+        return whole
+
+    def _in_parts(
+        self,
+        compute: Step,
+        backward: Callable[[torch.Tensor], None],
+        update: Callable[[], None],
+        settings: Settings,
+    ) -> tuple[Step, Step]:
+        """Return the forward pass and the step of a batch that is run in parts. The loss is the mean over all samples,
+        and so are the gradients."""
+        parts = BatchParts(settings.accumulate, self.layout.names, self._batch_size)
+        forget_gradients = self._optimizers[0].zero_grad
+
+        def compute_alone(leaves: Tensors) -> torch.Tensor:
+            forget_gradients(set_to_none=True)
+            return torch.stack([compute(part) * share for part, share in parts(leaves)]).sum()
+
+        def train(leaves: Tensors) -> torch.Tensor:
+            forget_gradients(set_to_none=True)
+            losses = []
+            for part, share in parts(leaves):
+                value = compute(part) * share
+                # At once: it frees what this part keeps before the next part is run.
+                backward(value)
+                losses.append(value.detach())
+            update()
+            return torch.stack(losses).sum()
+
+        return compute_alone, train
+
+    def _check_attention(self, settings: Settings) -> None:
+        """Refuse a kernel that has nothing to compute here, or that does not take what there is."""
+        if self.recipe.step is not None:
+            self.notes = (*self.notes, OWN_ATTENTION)
+            return
+        inputs, autocast = self.layout.rebuild(self.feeder.ring[0])["inputs"], self._autocast(settings)
+
+        def run(model: torch.nn.Module) -> None:
+            with autocast():
+                call(model, inputs)
+
+        with attention_errors(settings, self._device.type):
+            require_attention(self._model, run)
+
+    def _with_settings(self, work: Step, settings: Settings) -> Step:
+        """Return a step whose loss outlives the next step, and whose kernel for attention is refused in a sentence."""
+        if captures_graphs(settings):
+            work = _marked(work, copied=self._training)
+            if self._forward_loss is not None:
+                self._forward_loss = _marked(self._forward_loss, copied=False)
+        if not settings.attention_kernel:
+            return work
+
+        def checked(leaves: Tensors) -> Any:
+            with attention_errors(settings, self._device.type):
+                return work(leaves)
+
+        return checked
 
     def _own_step(
         self, recipe: Recipe, settings: Settings, autocast: Callable[[], AbstractContextManager[Any]]
@@ -168,7 +250,7 @@ class TorchSession:
         if settings.compile:
             for module in flatten(recipe.model)[0]:
                 # The step itself runs backward and updates; what can be compiled whole are its models.
-                module.compile(dynamic=False, options=_compile_options(settings))
+                module.compile(dynamic=False, options=compile_options(settings))
 
         def train(leaves: Tensors) -> torch.Tensor:
             with autocast():
@@ -181,8 +263,8 @@ class TorchSession:
 
         return train
 
-    def _updater(self, recipe: Recipe, settings: Settings) -> Callable[[torch.Tensor], None]:
-        """Backward and update. float16 gradients underflow, so they are scaled there."""
+    def _updater(self, recipe: Recipe, settings: Settings) -> tuple[Callable[[torch.Tensor], None], Callable[[], None]]:
+        """Return the backward pass and the update. float16 gradients underflow, so they are scaled there."""
         options: dict[str, bool] = {}
         if settings.fused:
             options["fused"] = True
@@ -193,11 +275,13 @@ class TorchSession:
         scheduled = self._scheduler(recipe, optimizer, settings)
         if settings.dtype is not Dtype.FLOAT16:
 
-            def plain(value: torch.Tensor) -> None:
+            def plain_backward(value: torch.Tensor) -> None:
                 value.backward()
+
+            def plain_update() -> None:
                 optimizer.step()
 
-            return _then(plain, scheduled)
+            return plain_backward, _then(plain_update, scheduled)
         if settings.graph and not settings.fused:
             raise UnsupportedError(
                 "--dtype float16 with --graph needs --fused: the plain optimiser asks the host at each step whether "
@@ -207,12 +291,14 @@ class TorchSession:
         _require_scaler(self._device.type, settings)
         scaler = self._scaler = torch.amp.GradScaler(self._device.type)
 
-        def scaled(value: torch.Tensor) -> None:
+        def scaled_backward(value: torch.Tensor) -> None:
             scaler.scale(value).backward()
+
+        def scaled_update() -> None:
             scaler.step(optimizer)
             scaler.update()
 
-        return _then(scaled, scheduled)
+        return scaled_backward, _then(scaled_update, scheduled)
 
     def _scheduler(
         self, recipe: Recipe, optimizer: torch.optim.Optimizer, settings: Settings
@@ -316,7 +402,8 @@ class TorchBackend:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
         torch.manual_seed(plan.seed)
-        yield self.session(plan, workload, device, kind)
+        with attention(plan.settings.attention_kernel):
+            yield self.session(plan, workload, device, kind)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         if isinstance(error, torch.OutOfMemoryError):
@@ -326,16 +413,27 @@ class TorchBackend:
         return any(sign in text for sign in ("out of memory", "can't allocate memory", "Invalid buffer size"))
 
 
-def _then(update: Callable[[torch.Tensor], None], advance: Callable[[], None] | None) -> Callable[[torch.Tensor], None]:
+def _then(update: Callable[[], None], advance: Callable[[], None] | None) -> Callable[[], None]:
     """Return an update after which the schedule goes on, where there is one."""
     if advance is None:
         return update
 
-    def both(value: torch.Tensor) -> None:
-        update(value)
+    def both() -> None:
+        update()
         advance()
 
     return both
+
+
+def _marked(work: Step, *, copied: bool) -> Step:
+    """Return a step whose beginning is known to compiled code that captures CUDA graphs: the results of the one before
+    lie in the graph's memory. `copied`: results are read many steps later, as the losses of a training are."""
+
+    def step(leaves: Tensors) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return work(leaves).clone() if copied else work(leaves)
+
+    return step
 
 
 def _mover(device: torch.device, layout: torch.memory_format, *, wait: bool) -> Callable[[Any], torch.Tensor]:
@@ -391,18 +489,9 @@ def _require_scaler(device_type: str, settings: Settings) -> None:
 
 
 def compiled_work(work: Work, settings: Settings) -> Work:
-    """Compile for these shapes only, since a session's never change and code for any shape would be slower.
-
-    --channels-last decides the layout: left to itself, Inductor turns convolutions to channels-last, which small images
-    are slower in. PyTorch's own variable for that is heeded where it is set.
-    """
-    made: Work = torch.compile(work, dynamic=False, options=_compile_options(settings))
+    """Compile for these shapes only, since a session's never change and code for any shape would be slower."""
+    made: Work = torch.compile(work, dynamic=False, options=compile_options(settings))
     return made
-
-
-def _compile_options(settings: Settings) -> dict[str, str | int | bool | Callable[..., Any]]:
-    asked = os.environ.get("TORCHINDUCTOR_LAYOUT_OPTIMIZATION")
-    return {"layout_optimization": settings.channels_last if asked is None else asked == "1"}
 
 
 def _frozen(work: Work, settings: Settings) -> Work:

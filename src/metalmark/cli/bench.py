@@ -19,14 +19,16 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD...", shell_complete=shared.complete_workloads
 )
-@click.option("-f", "--framework", default="all", show_default=True, shell_complete=shared.complete_frameworks,
-              help="torch, tensorflow, jax, mlx; all means those installed.")  # fmt: skip
-@click.option("-d", "--device", default="all", show_default=True, shell_complete=complete.complete_devices,
-              help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1; all: those present.")  # fmt: skip
-@click.option("-m", "--mode", default="training", show_default=True, shell_complete=complete.complete_modes,
-              help="training, inference.")  # fmt: skip
+@click.option("-f", "--framework", default=None, shell_complete=shared.complete_frameworks,
+              help="torch, tensorflow, jax, mlx, or all: those installed (default: all).")  # fmt: skip
+@click.option("-d", "--device", default=None, shell_complete=complete.complete_devices,
+              help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, or all: those present "
+                   "(default: all).")  # fmt: skip
+@click.option("-m", "--mode", default=None, shell_complete=complete.complete_modes,
+              help="training, inference (default: training).")  # fmt: skip
+@shared.settings_file_option
 @shared.settings_options
-@click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
+@click.option("--graph", default=None, metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
 @shared.loader_options
 @click.option("--steps", type=shared.COUNT, help="Number of steps to measure, exactly.")
 @click.option("--seconds", type=shared.SECONDS, default=3.0, show_default=True,

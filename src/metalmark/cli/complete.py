@@ -1,4 +1,4 @@
-"""What the shell completes besides verbs and options: workloads, frameworks, devices, dtypes, checks and runs.
+"""What the shell completes besides verbs and options: workloads, frameworks, devices, settings, checks and runs.
 
 Nothing is asked that takes long: devices are the words that there are, not those that a framework finds here.
 """
@@ -40,6 +40,18 @@ def complete_dtypes(_ctx: click.Context, _param: click.Parameter, incomplete: st
     from metalmark.model.plan import Dtype
 
     return _last_of_list(incomplete, [dtype.value for dtype in Dtype])
+
+
+def complete_compile_modes(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from metalmark.model.plan import COMPILE_MODES
+
+    return _last_of_list(incomplete, COMPILE_MODES)
+
+
+def complete_attention_kernels(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from metalmark.model.plan import ATTENTION_KERNELS
+
+    return _last_of_list(incomplete, ATTENTION_KERNELS)
 
 
 def complete_modes(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -40,7 +40,7 @@ class SubjectCommand(shared.WorkloadCommand):
 @click.option("-m", "--mode", default="training", show_default=True, shell_complete=complete.complete_modes,
               help="training, inference.")  # fmt: skip
 @shared.settings_options
-@click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
+@click.option("--graph", default=None, metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
 @shared.loader_options
 @click.option("--seconds", type=shared.SECONDS, default=0.6, show_default=True,
               help="How long each experiment is timed.")  # fmt: skip

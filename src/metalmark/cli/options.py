@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from metalmark.cli.complete import complete_dtypes, complete_frameworks, complete_workloads
+from metalmark.cli.complete import (
+    complete_attention_kernels,
+    complete_compile_modes,
+    complete_dtypes,
+    complete_frameworks,
+    complete_workloads,
+)
 from metalmark.errors import MetalmarkError, UsageError
 
 __all__ = ["complete_frameworks", "complete_workloads"]
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 PUBLISHED = "published"
 WIDE_KEY = "metalmark.wide"
 WIDE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--pin")
+SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--recompute", "--pin")
 BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
 """Options that may stand alone, and what they mean then; with a value they need the sign: --compile=off,on."""
 
@@ -117,19 +123,44 @@ form_options = options(
 settings_options = options(
     click.option(
         "--dtype",
-        default="float32",
-        show_default=True,
+        default=None,
         shell_complete=complete_dtypes,
-        help="float32, tf32, bfloat16, float16.",
+        help="float32, tf32, bfloat16, float16 (default: float32).",
     ),
     click.option(
         "--compile",
-        default="off",
+        default=None,
         metavar="[=off,on]",
         help="torch.compile; XLA for TensorFlow; mx.compile; JAX always compiles.",
     ),
-    click.option("--channels-last", default="off", metavar="[=off,on]", help="NHWC memory layout."),
-    click.option("--fused", default="off", metavar="[=off,on]", help="Fused optimiser (PyTorch)."),
+    click.option(
+        "--compile-mode",
+        default=None,
+        metavar="MODE",
+        shell_complete=complete_compile_modes,
+        help="With --compile: reduce-overhead, max-autotune, max-autotune-no-cudagraphs (PyTorch).",
+    ),
+    click.option("--channels-last", default=None, metavar="[=off,on]", help="NHWC memory layout."),
+    click.option("--fused", default=None, metavar="[=off,on]", help="Fused optimiser (PyTorch)."),
+    click.option(
+        "--attention-kernel",
+        default=None,
+        metavar="KERNEL",
+        shell_complete=complete_attention_kernels,
+        help="Compute attention with math, flash, efficient or cudnn only (PyTorch).",
+    ),
+    click.option(
+        "--accumulate",
+        default=None,
+        metavar="N",
+        help="Run a batch in N equal parts and update once, which takes less memory (PyTorch).",
+    ),
+    click.option(
+        "--recompute",
+        default=None,
+        metavar="[=off,on]",
+        help="Compute activations of repeated blocks again instead of keeping them, which takes less memory (PyTorch).",
+    ),
     click.option("--threads", default=None, metavar="N", help="Number of CPU threads."),
     click.option(
         "--data",
@@ -155,25 +186,29 @@ loader_options = options(
     ),
     click.option(
         "--workers",
-        default="1",
-        show_default=True,
+        default=None,
         metavar="N",
-        help="Number of the loader's processes, parallel calls or threads.",
+        help="Number of the loader's processes, parallel calls or threads (default: 1).",
     ),
     click.option(
         "--prefetch",
-        default="2",
-        show_default=True,
+        default=None,
         metavar="N",
-        help="Number of batches that the loader makes ahead.",
+        help="Number of batches that the loader makes ahead (default: 2).",
     ),
-    click.option("--pin", default="off", metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch)."),
+    click.option("--pin", default=None, metavar="[=off,on]", help="Pinned host memory in the loader (PyTorch)."),
     click.option(
         "--start-method",
-        default="",
+        default=None,
         metavar="fork|spawn|forkserver",
         help="How the loader's processes are started.",
     ),
+)
+settings_file_option = click.option(
+    "--settings",
+    default=None,
+    metavar="FILE",
+    help="Settings that metalmark tune found, with their framework and device, instead of the options for them.",
 )
 run_options = options(
     click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Sensor readings per second."),

@@ -28,7 +28,7 @@ AGREES, DIFFERS = "agrees", "differs"
 @click.option("-m", "--mode", default="training", show_default=True, shell_complete=complete.complete_modes,
               help="training, or inference (outputs only).")  # fmt: skip
 @shared.settings_options
-@click.option("--graph", default="off", metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
+@click.option("--graph", default=None, metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
 @click.option("--steps", type=shared.COUNT, default=5, show_default=True,
               help="Training steps after which parameters are compared, besides after the first.")  # fmt: skip
 @click.option("--draws", type=shared.COUNT, default=3, show_default=True,

@@ -21,8 +21,10 @@ UNSUPPORTED = "unsupported"
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="WORKLOAD", shell_complete=shared.complete_workloads)
 @click.option("-f", "--framework", default=None, shell_complete=shared.complete_frameworks,
               help="torch, tensorflow, jax, mlx, a list, or all (default: the first installed).")  # fmt: skip
-@click.option("-d", "--device", default="any", show_default=True, shell_complete=complete_devices,
-              help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all.")  # fmt: skip
+@click.option("-d", "--device", default=None, shell_complete=complete_devices,
+              help="cpu, gpu (the framework's accelerator), any, mps, cuda, cuda:1, a list, or all (default: "
+                   "any).")  # fmt: skip
+@shared.settings_file_option
 @click.option("-e", "--epochs", type=shared.COUNT, default=None, help="Maximum number of epochs (default: 5).")
 @click.option("--target", default=None, metavar="NAME=VALUE",
               help="Stop after the epoch that reaches it: accuracy=86%, val_loss=0.3, any metric; 'f1>=0.9' says the "

@@ -24,8 +24,8 @@ from metalmark.explain.timing import BlockTimer, Call, error_of
 from metalmark.machine.cgroup import limits
 from metalmark.machine.cpu import memory_bytes, usable_cores
 from metalmark.machine.identity import identify
-from metalmark.model.explanation import Experiment, ExperimentKind, PlanChange
-from metalmark.model.plan import Dtype, Feed, Loader, Mode, Plan, Scalar, word
+from metalmark.model.explanation import Experiment, ExperimentKind
+from metalmark.model.plan import Dtype, Feed, Loader, Mode, Plan, PlanChange, Scalar, word
 from metalmark.model.run import Absent
 from metalmark.model.workload import Workload
 from metalmark.runner.ask import in_one_line

@@ -11,15 +11,9 @@ from msgspec.structs import replace
 
 from metalmark.explain.job import Ceiling, Counted, Done, Line, Opened, Profiled, Tried
 from metalmark.explain.judge import explain_lines
-from metalmark.model.explanation import (
-    Bottleneck,
-    Experiment,
-    ExperimentKind,
-    Explained,
-    PlanChange,
-)
+from metalmark.model.explanation import Bottleneck, Experiment, ExperimentKind, Explained
 from metalmark.model.measurement import BenchRun, Block, Completed
-from metalmark.model.plan import Feed, Loader, Mode, Plan, Scalar
+from metalmark.model.plan import Feed, Loader, Mode, Plan, PlanChange, Scalar
 from metalmark.model.run import Absent, Failed
 from metalmark.results.ceilings import ceilings_of, key_of
 from metalmark.results.command import explain_command
@@ -144,7 +138,7 @@ def _difference(plan: Plan, other: Plan) -> tuple[ExperimentKind, PlanChange] | 
         return (ExperimentKind.BATCH, PlanChange(params=params)) if resident else None
     if settings:
         name, value = next(iter(settings.items()))
-        told = plan.feed is Feed.RESIDENT and value not in (None, False)
+        told = name in KINDS and plan.feed is Feed.RESIDENT and value not in (None, False)
         return (KINDS[name], PlanChange(settings=settings)) if told else None
     if fed:
         return (ExperimentKind.RESIDENT, PlanChange()) if other.feed is Feed.RESIDENT else None

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from metalmark.model.explanation import (
-    PlanChange,
-)
-from metalmark.model.plan import DeviceKind, word
+from metalmark.model.plan import DeviceKind, PlanChange, word
 
 
 @cache

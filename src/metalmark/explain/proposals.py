@@ -12,15 +12,8 @@ from metalmark.errors import UnsupportedError, counted
 from metalmark.explain.amounts import share_words, time_words
 from metalmark.explain.findings import Findings
 from metalmark.explain.instructions import device_type, typed, written
-from metalmark.model.explanation import (
-    Cause,
-    Experiment,
-    ExperimentKind,
-    PlanChange,
-    Proposal,
-    StepShare,
-)
-from metalmark.model.plan import Feed, Loader, Plan, Scalar, word
+from metalmark.model.explanation import Cause, Experiment, ExperimentKind, Proposal, StepShare
+from metalmark.model.plan import Feed, Loader, Plan, PlanChange, Scalar, word
 
 LEAST_GAIN = 1.03
 """Less is neither worth a change nor sure."""

@@ -204,7 +204,7 @@ class TorchAnatomy:
         if not settings.compile and not settings.graph:
             yield self.session
             return
-        plan = replace(self._plan, settings=replace(settings, compile=False, graph=False))
+        plan = replace(self._plan, settings=replace(settings, compile=False, compile_mode="", graph=False))
         with SIDE.open(plan, self._workload) as other:
             other.session.step()
             yield other.session

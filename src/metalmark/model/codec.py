@@ -12,6 +12,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
 from metalmark.model.run import SCHEMA, Run, RunKind
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.scrub import printable
 
@@ -20,13 +21,14 @@ UPGRADE = "A newer Metalmark wrote it: pip install --upgrade metalmark"
 MOST_REASON = 200
 MAKE_ONE = "Make one with `metalmark runs export -o FILE`."
 
-AnyRun = BenchRun | TrainingRun | WatchedRun | ParityRun | ExplanationRun
-TYPES: dict[str, type[BenchRun] | type[TrainingRun] | type[WatchedRun] | type[ParityRun] | type[ExplanationRun]] = {
+AnyRun = BenchRun | TrainingRun | WatchedRun | ParityRun | ExplanationRun | TuningRun
+TYPES: dict[str, type[AnyRun]] = {
     RunKind.BENCH: BenchRun,
     RunKind.TRAINING: TrainingRun,
     RunKind.WATCH: WatchedRun,
     RunKind.PARITY: ParityRun,
     RunKind.EXPLAIN: ExplanationRun,
+    RunKind.TUNE: TuningRun,
 }
 SCHEMA_HINT = "`metalmark schema` prints what a run looks like."
 LARGEST = 2**64

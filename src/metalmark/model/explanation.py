@@ -7,9 +7,8 @@ from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
-from metalmark.model.plan import Feed, Loader, Plan, Scalar
+from metalmark.model.plan import Plan, PlanChange
 from metalmark.model.run import Absent, Count, Failed, Flag, Identifier, Machine, Run, Seconds, Software, Telemetry
 
 
@@ -63,27 +62,6 @@ class StepShare(Struct, frozen=True, kw_only=True):
     error_s: Seconds
     evidence: str
     """What was measured that says so, as a sentence without its full stop."""
-
-
-class PlanChange(Struct, frozen=True, kw_only=True):
-    """What is changed of a plan: of its settings, its loader, its workload's parameters, its feed."""
-
-    settings: dict[str, Scalar] = {}
-    loader: dict[str, Scalar] = {}
-    params: dict[str, Scalar] = {}
-    feed: Feed | None = None
-
-    def applied(self, plan: Plan) -> Plan:
-        loader = replace(plan.loader or Loader(), **self.loader) if self.loader else plan.loader
-        if self.feed is Feed.RESIDENT:
-            loader = None
-        return replace(
-            plan,
-            settings=replace(plan.settings, **self.settings),
-            loader=loader,
-            params={**plan.params, **self.params},
-            feed=self.feed or plan.feed,
-        )
 
 
 class ExperimentKind(StrEnum):

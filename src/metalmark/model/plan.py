@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert, to_builtins
+from msgspec.structs import replace
 
 Scalar = int | float | str | bool
 
@@ -51,6 +52,10 @@ def word(value: object) -> str:
     return "" if value is None else str(value)
 
 
+COMPILE_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+ATTENTION_KERNELS = ("math", "flash", "efficient", "cudnn")
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """How a workload is run: the knobs a tuner turns. Never part of what is trained."""
 
@@ -60,6 +65,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     channels_last: bool = False
     fused: bool = False
     threads: PositiveInt | None = None
+    compile_mode: Annotated[str, Meta(pattern=f"^({'|'.join(('', *COMPILE_MODES))})$")] = ""
+    """What PyTorch's compiler spends its time on; empty: its own default."""
+    attention_kernel: Annotated[str, Meta(pattern=f"^({'|'.join(('', *ATTENTION_KERNELS))})$")] = ""
+    """The one kernel that PyTorch may compute attention with; empty: its own choice. The name `attention` is that of a
+    parameter of workloads."""
+    accumulate: PositiveInt = 1
+    """Number of equal parts that a batch is run in, one after another, before the one update of a step."""
+    recompute: bool = False
+    """Whether the activations of repeated blocks are computed again in the backward pass instead of kept."""
 
     def changed(self) -> dict[str, str]:
         """The settings that differ from the default, for tables: {'dtype': 'bfloat16', 'compile': 'on'}."""
@@ -139,6 +153,28 @@ class Plan(Struct, frozen=True, kw_only=True):
         batch = f" batch {self.params['batch_size']}" if "batch_size" in self.params else ""
         changed = "".join(f" {name} {value}" for name, value in self.settings.changed().items())
         return f"{self.workload} {self.mode.value}{batch} {self.framework} {self.device}{changed}"
+
+
+class PlanChange(Struct, frozen=True, kw_only=True):
+    """What is changed of a plan: of its settings, its loader, its workload's parameters, its feed."""
+
+    settings: dict[str, Scalar] = {}
+    loader: dict[str, Scalar] = {}
+    params: dict[str, Scalar] = {}
+    feed: Feed | None = None
+
+    def applied(self, plan: Plan) -> Plan:
+        loader = replace(plan.loader or Loader(), **self.loader) if self.loader else plan.loader
+        if self.feed is Feed.RESIDENT:
+            loader = None
+        return replace(
+            plan,
+            # Through the codec: what was read from a file has words where settings have enumerations.
+            settings=convert({**to_builtins(plan.settings), **self.settings}, Settings),
+            loader=loader,
+            params={**plan.params, **self.params},
+            feed=self.feed or plan.feed,
+        )
 
 
 DEFAULT_SETTINGS = Settings()

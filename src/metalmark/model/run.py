@@ -1,9 +1,9 @@
 """Run: what every kind of run has in common. Pure data.
 
 A run is one flat structure. `Run` holds the fields that each kind has; `BenchRun` (measurement.py), `TrainingRun`
-(training.py), `WatchedRun` (watch.py), `ParityRun` (parity.py) and `ExplanationRun` (explanation.py) add their own, and
-each answers `header` in the same words, so that a list, a store or a tracker needs to know no kind. In JSON, `kind`
-says which it is.
+(training.py), `WatchedRun` (watch.py), `ParityRun` (parity.py), `ExplanationRun` (explanation.py) and `TuningRun`
+(tuning.py) add their own, and each answers `header` in the same words, so that a list, a store or a tracker needs to
+know no kind. In JSON, `kind` says which it is.
 
 Raw values are kept; medians and intervals are derived when shown. SCHEMA goes up whenever an older reader would
 misread a newer run; `codec.py` turns older ones into this shape when it reads them.
@@ -37,6 +37,8 @@ class RunKind(StrEnum):
     """A check whether one side trains the same network as a reference does."""
     EXPLAIN = "explain"
     """What a step's time is made of, and what would make it shorter."""
+    TUNE = "tune"
+    """The settings that train fastest, and what each of them gained."""
 
 
 class Absent(Struct, frozen=True, tag="absent"):
@@ -178,8 +180,8 @@ class Header(Struct, frozen=True, kw_only=True):
     sweep: str = ""
     """The runs that one command made; empty for a run by itself."""
     ending: str
-    """"completed", a failure ("out of memory"), how a training ended, what a parity check found, or what a step waits
-    for."""
+    """"completed", a failure ("out of memory"), how a training ended, what a parity check found, what a step waits
+    for, or what tuning gained."""
     machine: Machine | None
     """None: the run ended before that was known."""
     software: Software | None

@@ -19,7 +19,7 @@ from metalmark.parity.variations import spread_out
 
 class CandidateExaminer(Examiner):
     def examine(self) -> None:
-        plan, known = self._case.plan, Truth(self._folder)
+        plan, quantities = self._case.plan, self._options.quantities
         with np.load(self._folder / WEIGHTS) as file:
             given: Named = {name: file[name] for name in file.files}
         with self._side.open(plan, self._workload) as subject:
@@ -31,7 +31,6 @@ class CandidateExaminer(Examiner):
                 self._known_as, notes = pair(subject.slots(), shapes, frameworks=frameworks)
                 values = {own: given[theirs] for own, theirs in self._known_as.items()}
             batches = self._batches(subject, plan)
-            self._given = self._gradients_of(known, subject)
             self._write(
                 Setup(
                     placed_on=subject.placement.device, device_name=subject.placement.name,
@@ -40,10 +39,14 @@ class CandidateExaminer(Examiner):
             )  # fmt: skip
             if not self._options.contiguous:
                 batches = [tuple(map(spread_out, arrays)) for arrays in batches]
-            self._run(subject, values, batches, self._comparer(known, ""), "this side")
-            if plan.mode is Mode.TRAINING:
+            if quantities:
+                known = Truth(self._folder)
+                self._given = self._gradients_of(known, subject)
+                self._run(subject, values, batches, self._comparer(known, ""), "this side")
+            if quantities and plan.mode is Mode.TRAINING:
                 self._look_at_dropout(subject, values, batches[0])
                 self._repeat(subject, values, batches[0])
+            if plan.mode is Mode.TRAINING:
                 steps = self._reference_curve_steps()
                 if steps:
                     self._curves(subject, plan, values, steps, noise=None)

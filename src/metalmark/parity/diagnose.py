@@ -19,7 +19,7 @@ from metalmark.errors import UnsupportedError
 from metalmark.machine.durable import write_struct
 from metalmark.machine.orphans import scratch_folder
 from metalmark.model.parity import Checked, Compared, FaultDiagnosis, ParityVerdict, Quantity, Trial
-from metalmark.model.plan import DeviceKind, Dtype, Plan
+from metalmark.model.plan import DEFAULT_SETTINGS, DeviceKind, Dtype, Plan, word
 from metalmark.model.run import Failed
 from metalmark.parity.examine import Examined, examine_all
 from metalmark.parity.job import Options
@@ -46,6 +46,8 @@ WITH_PREFIXES = ("torch",)
 """The frameworks whose networks can be compiled in part: those with a file in parity/prefixes."""
 WITH_STRIDES = ("torch",)
 """The frameworks that compute on views; the others copy an array that is not contiguous."""
+ONE_BY_ONE = ("graph", "fused", "compile_mode", "attention_kernel", "accumulate", "recompute")
+"""Settings that are taken back, one at a time, where they are on."""
 NOT_CONTIGUOUS = "inputs that are not contiguous"
 PHASES = {CompiledPart: "compiling parts of the network", NetworkParts: "describing the network"}
 SMALL_BATCH = 4
@@ -297,12 +299,11 @@ def switches(inquiry: Inquiry) -> Iterator[Attempt]:
     low = settings.dtype is not Dtype.FLOAT32
     changes: list[tuple[str, dict[str, Any]]] = [
         (f"--dtype {Dtype.FLOAT32 if low else Dtype.BFLOAT16}", {"dtype": Dtype.FLOAT32 if low else Dtype.BFLOAT16}),
-        ("--compile=off" if settings.compile else "--compile", {"compile": not settings.compile}),
+        ("--compile=off" if settings.compile else "--compile", {"compile": not settings.compile, "compile_mode": ""}),
     ]
-    if settings.graph:
-        changes.append(("--graph=off", {"graph": False}))
-    if settings.fused:
-        changes.append(("--fused=off", {"fused": False}))
+    for name in (each for each in ONE_BY_ONE if each in settings.changed()):
+        usual = getattr(DEFAULT_SETTINGS, name)
+        changes.append((f"--{name.replace('_', '-')}={word(usual) or 'default'}", {name: usual}))
     if plan.framework in WITH_STRIDES:
         yield Attempt(NOT_CONTIGUOUS, plan, inquiry.reference, replace(inquiry.options, contiguous=False))
     changes.append(

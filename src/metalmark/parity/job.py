@@ -19,6 +19,8 @@ class Options(Struct, frozen=True, kw_only=True):
     draws: int = 3
     """How often the reference is perturbed, to see what rounding does to each quantity."""
     layers: bool = True
+    quantities: bool = True
+    """False: only the short trainings are compared."""
     repeats: int = 5000
     """The same step is repeated so often, within `repeat_s`. 0: not at all."""
     repeat_s: float = 5.0
@@ -26,6 +28,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """Short trainings per side. 0: none."""
     curve_s: float = 5.0
     """About how long the reference's short trainings take together; it decides how many steps they have."""
+    curve_steps: int | None = None
+    """The number of steps itself, where it is not for the time to decide."""
     contiguous: bool = True
     """False: the inputs of this side are views of every second element of a larger array."""
 

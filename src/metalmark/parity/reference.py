@@ -39,8 +39,11 @@ class ReferenceExaminer(Examiner):
             self._require_trainable(subject, plan)
             np.savez(self._folder / WEIGHTS, **values)  # type: ignore[arg-type]  # numpy's own types say no
             batches = self._batches(subject, plan)
-            self._require_deterministic(subject, values, batches)
-            truth, notes = self._write_truth(subject, plan, values, batches)
+            if self._options.quantities:  # of two trainings, their own distance tells
+                self._require_deterministic(subject, values, batches)
+            truth, notes = Dtype.FLOAT32.value, tuple[str, ...]()
+            if self._options.quantities:
+                truth, notes = self._write_truth(subject, plan, values, batches)
             steps = self._curve_steps(subject, values, batches)
             self._write(
                 Setup(
@@ -48,19 +51,24 @@ class ReferenceExaminer(Examiner):
                     data_digest=digest_of(batches), curve_steps=steps, notes=(*subject.notes, *notes),
                 )
             )  # fmt: skip
-            known = Truth(self._folder)
-            self._given = self._gradients_of(known, subject)
-            if truth != Dtype.FLOAT32:
-                self._run(subject, values, batches, self._comparer(known, "float32"), "noise: float32")
-            self._run_variations(subject, values, batches, known)
+            known = self._plain_noise(subject, values, batches, truth) if self._options.quantities else None
         dtype = candidate.settings.dtype
-        if dtype not in LOW or not self._run_lowered(plan, dtype, values, known):
+        if known is not None and (dtype not in LOW or not self._run_lowered(plan, dtype, values, known)):
             with self._open_reference(plan) as subject:
                 self._perturbed(subject, values, batches, known, dtype)
         if steps:
             with self._open_reference(plan) as subject:
                 self._curves(subject, plan, values, steps, noise=ROUNDING[candidate.settings.dtype])
         self._write(Finished())
+
+    def _plain_noise(self, subject: Subject, values: Named, batches: list[Arrays], truth: str) -> Truth:
+        """Measure the noise of the reference in its own dtype, and return the truth, which is written by now."""
+        known = Truth(self._folder)
+        self._given = self._gradients_of(known, subject)
+        if truth != Dtype.FLOAT32:
+            self._run(subject, values, batches, self._comparer(known, "float32"), "noise: float32")
+        self._run_variations(subject, values, batches, known)
+        return known
 
     @contextmanager
     def _open_reference(
@@ -170,6 +178,8 @@ class ReferenceExaminer(Examiner):
         options = self._options
         if not options.seeds or self._case.plan.mode is not Mode.TRAINING:
             return 0
+        if options.curve_steps is not None:
+            return options.curve_steps
         subject.load(values)
         subject.read([subject.train_batch(batches[0])])
         begin = time.perf_counter()

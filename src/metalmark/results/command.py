@@ -5,7 +5,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, Proving, word
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, PlanChange, Proving, word
 from metalmark.model.training import Goal, Metric, Target
 from metalmark.workloads.catalog import load, names
 
@@ -48,6 +48,14 @@ def train_command(plan: Plan, goal: Goal) -> str:
     return f"metalmark train {shlex.join(parts)}"
 
 
+def change_options(change: PlanChange) -> str:
+    """The options that make a change, to be added to a command that measures or trains."""
+    flags = {**change.settings, **change.loader, **change.params}
+    parts = [f"--{name.replace('_', '-')}={word(value)}" for name, value in flags.items()]
+    parts += [f"--data-from={change.feed.value}"] if change.feed is not None else []
+    return shlex.join(parts)
+
+
 def target_words(target: Target) -> str:
     """A target as --target takes it, with the direction said."""
     return f"{target.name}{'<=' if target.falls else '>='}{target.value:g}"
@@ -57,11 +65,24 @@ def monitor_words(monitor: Metric) -> str:
     return f"{monitor.name}:{'min' if monitor.falls else 'max'}"
 
 
-def _plan_words(plan: Plan) -> list[str]:
-    parts = [plan.workload, "-f", plan.framework, "-d", str(plan.device)]
+def settings_command(plan: Plan, path: str) -> str:
+    """The command that measures a workload with the settings of a file."""
+    workload, *params = _workload_words(plan)
+    return f"metalmark bench {shlex.join([workload, *params, '--settings', path])}"
+
+
+def _workload_words(plan: Plan) -> list[str]:
+    """The workload and its parameters, as far as they are not the usual ones."""
     usual = _defaults(plan.workload)
+    parts = [plan.workload]
     for name, value in plan.params.items():
         parts += [] if name in usual and usual[name] == value else [f"--{name.replace('_', '-')}", word(value)]
+    return parts
+
+
+def _plan_words(plan: Plan) -> list[str]:
+    workload, *params = _workload_words(plan)
+    parts = [workload, "-f", plan.framework, "-d", str(plan.device), *params]
     for name in plan.settings.__struct_fields__:
         value = getattr(plan.settings, name)
         if value != getattr(DEFAULT_SETTINGS, name):

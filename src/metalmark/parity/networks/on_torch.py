@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from metalmark.backends.outputs import call, given_loss, scores
-from metalmark.backends.torch import _compile_options
+from metalmark.backends.torch_settings import compile_options
 from metalmark.model.nest import flatten
 from metalmark.model.parity import Quantity
 from metalmark.parity.networks import LayerPart, NetworkParts, ParameterPart, PartJob, TensorPart
 from metalmark.parity.networks.question import Network, answer
 from metalmark.parity.torch import TorchSubject
+
+OWN_LAYOUT = ("layout_optimization", True)
 
 
 def describe_network(network: Network[TorchSubject], job: PartJob) -> NetworkParts:
@@ -36,8 +38,9 @@ def describe_network(network: Network[TorchSubject], job: PartJob) -> NetworkPar
     with torch.no_grad(), subject._cast():
         outputs = flatten(scores(call(model, batch["inputs"])))[0]
     targets = flatten(batch.get("targets"))[0]
-    arguments = "".join(f', options={{"{name}": {value}}}' for name, value in _compile_options(network.settings).items()
-                        if value is not True)  # fmt: skip
+    # A layout of PyTorch's own choice is left out here.
+    options = {name: value for name, value in compile_options(network.settings).items() if (name, value) != OWN_LAYOUT}
+    listed = ", ".join(f'"{name}": {value}' for name, value in options.items())
     return NetworkParts(
         version=str(torch.__version__),
         chain=tuple(_layer_part(name, module, inputs) for name, module in chain),
@@ -48,8 +51,7 @@ def describe_network(network: Network[TorchSubject], job: PartJob) -> NetworkPar
         targets=_tensor_part(targets[0]) if len(targets) == 1 else None,
         outputs=_tensor_part(outputs[0]) if len(outputs) == 1 else None,
         parameter=_parameter_part(subject, batch, job.name) if job.quantity is Quantity.OPTIMIZER else None,
-        # What is left out here is PyTorch's own choice.
-        compile=f", dynamic=False{arguments}",
+        compile=", dynamic=False" + (f", options={{{listed}}}" if options else ""),
     )
 
 

@@ -40,7 +40,7 @@ class Network(NamedTuple, Generic[S]):
 def opened(job: PartJob) -> Iterator[Network[Any]]:
     """Yield the network of a check, not compiled: of a compiled one, only parts are compiled, later."""
     plan = here(job.plan, job.paths)
-    eager = replace(plan, settings=replace(plan.settings, compile=False, graph=False))
+    eager = replace(plan, settings=replace(plan.settings, compile=False, compile_mode="", graph=False))
     workload = the_same_workload(plan, job.paths.get(plan.workload, ""))
     side = cast("ParityBackend", import_module(f"metalmark.parity.{plan.framework}").SIDE)
     with side.open(eager, workload) as subject:
