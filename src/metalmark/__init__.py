@@ -53,12 +53,13 @@ __all__ = [
     "to_numpy",
     "train",
     "transformers_callback",
+    "tune",
 ]
 
 _HOMES = {
     **{
         name: f"metalmark.app.{name}"
-        for name in ("bench", "compare", "doctor", "explain", "parity", "report", "runs", "train")
+        for name in ("bench", "compare", "doctor", "explain", "parity", "report", "runs", "train", "tune")
     },
     **dict.fromkeys(("Batch", "Data", "Param", "Recipe", "Task", "Workload"), "metalmark.model.workload"),
     **dict.fromkeys(("device", "synchronize", "to_device", "to_numpy"), "metalmark.kit.arrays"),
@@ -80,8 +81,8 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`mm.doctor`, `mm.explain` and `mm.report` are functions, though rooms of the package have their names too:
-    importing a room would put it in the function's place."""
+    """`mm.doctor`, `mm.explain`, `mm.report` and `mm.tune` are functions, though rooms of the package have their names
+    too: importing a room would put it in the function's place."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):

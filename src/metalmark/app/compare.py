@@ -1,5 +1,5 @@
 """Say whether B is better than A, or whether it is noise: of bench runs, of trainings, or of watched runs; of parity
-checks, which quantities changed their verdict."""
+checks, which quantities changed their verdict; of tunings, their best settings."""
 
 from collections.abc import Iterable, Sequence
 

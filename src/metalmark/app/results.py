@@ -18,6 +18,7 @@ from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Sweep, word
 from metalmark.model.run import Absent, RunKind
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.content import Content
 from metalmark.report.text.tables import Table
@@ -178,16 +179,18 @@ class Runs(Tabular, Sequence[AnyRun]):
         return [run_dict(run) for run in self._runs]
 
     def chart(self) -> "Chart":
-        """Draw throughput (bench runs), the curves (trainings), the distances (parity checks) or the shares of a step
-        (explanations), as the report does. It needs the extra `web`."""
+        """Draw throughput (bench runs), the curves (trainings), the distances (parity checks), the shares of a step
+        (explanations) or the ladder (tunings), as the report does. It needs the extra `web`."""
         from metalmark.report.charts.cells import throughput_figures
         from metalmark.report.charts.draw import Figure
         from metalmark.report.charts.explain import explanation_figures
         from metalmark.report.charts.over_time import together_figures, training_figures, watched_figures
         from metalmark.report.charts.parity import parity_figures
+        from metalmark.report.charts.tune import tuning_figures
 
         cells, content = self.cells, self.content()
-        drawn = [*throughput_figures(cells)] if cells else []
+        drawn = [figure for run in content.tunings for figure in tuning_figures(run)]
+        drawn += throughput_figures(cells) if cells else []
         if len(content.trainings) == 1:
             drawn += training_figures(content.trainings[0])
         elif content.trainings:
@@ -302,6 +305,8 @@ def run_dict(run: AnyRun) -> dict[str, Any]:
         entry |= _check_dict(run)
     if isinstance(run, ExplanationRun):
         entry |= _explanation_dict(run)
+    if isinstance(run, TuningRun):
+        entry |= _tuning_dict(run)
     plan = run.plan
     if plan is None:
         return entry
@@ -350,6 +355,29 @@ def _explanation_dict(run: ExplanationRun) -> dict[str, Any]:
     }
 
 
+def _tuning_dict(run: TuningRun) -> dict[str, Any]:
+    """What a tuning found: the best settings, what they gain, and each rung of the ladder."""
+    from metalmark.report.text.tune_page import settings_words, tuning_sentence
+
+    found = run.outcome if isinstance(run.outcome, Tuned) else None
+    best = found.best if found is not None else None
+    return {
+        "goal": run.request.goal.value,
+        "sentence": tuning_sentence(run),
+        "best": settings_words(best.change) if best is not None else None,
+        "change": msgspec.to_builtins(best.change) if best is not None else None,
+        "status": best.status.value if best is not None else None,
+        "proved": best.proved if best is not None else None,
+        "gain": best.gain if best is not None else None,
+        "gain_low": best.low if best is not None else None,
+        "gain_high": best.high if best is not None else None,
+        "baseline_step_s": found.baseline.step_s if found is not None else None,
+        "ladder": [msgspec.to_builtins(rung) for rung in found.ladder] if found is not None else [],
+        "trials": found.trials if found is not None else 0,
+        "complete": found.complete if found is not None else False,
+    }
+
+
 def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, Any]:
     speed = None if isinstance(row.speed, Absent) else row.speed
     entry: dict[str, Any] = {
@@ -372,6 +400,8 @@ def _comparison_dict(found: "Comparison", row: "CellComparison") -> dict[str, An
         entry |= {f"{side}_{name}": None if isinstance(value, Absent) else value for name, value in values.items()}
         if figures.bottleneck:
             entry |= {f"{side}_verdict": figures.bottleneck, f"{side}_shares_s": figures.shares_s}
+        if figures.tuned is not None:
+            entry |= {f"{side}_gain": figures.tuned.gain, f"{side}_change": msgspec.to_builtins(figures.tuned.change)}
         if figures.parity is not None:
             entry[f"{side}_parity"] = figures.parity.value
         if figures.trained is not None:

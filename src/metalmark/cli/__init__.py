@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure how fast each framework and device runs a workload."),
     "train": ("train", "Train a workload to its accuracy, with curves and checkpoints."),
     "parity": ("parity", "Say whether a device, dtype or compiler trains the same network as the CPU."),
+    "tune": ("tune", "Find the fastest settings that still train the same network."),
     "explain": ("explain", "Say what a step waits for, and which change would make it faster."),
     "watch": ("watch", "Run your own script unchanged, and keep what its steps were made of."),
     "compare": ("compare", "Say whether B is better than A, or whether it is noise."),

@@ -10,6 +10,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, RunKind, now_utc
+from metalmark.model.tuning import TuningRun
 from metalmark.report.text.run_tables import summary
 from metalmark.report.text.units import duration, figures, seconds, share
 from metalmark.results.cells import cells_of
@@ -73,8 +74,9 @@ class Overview:
         watch: bool = False,
         status: bool = False,
         checks: bool = False,
+        limit_s: float | None = None,
     ) -> None:
-        """`checks`: the cells of the sweep are checked, not timed.
+        """`checks`: the cells of the sweep are checked, not timed. `limit_s`: how long all of it may take.
 
         `watch` and `status` keep a history of the worker: the one of measured steps, the other of all phases."""
         self.sweep = what if isinstance(what, Sweep) else None
@@ -96,6 +98,7 @@ class Overview:
         self.history = History(self._points)
         self._seen_s = 0.0
         self._remaining = RemainingTime()
+        self._limit_s, self._began_s = limit_s, time.monotonic()
         self._epoch_done = 0.0
         self._samples_per_step = 1
         self._step_before: tuple[float, int] | None = None
@@ -130,10 +133,22 @@ class Overview:
             self.done += 1
             self._remaining.end()
             self.ended.append(printable(f"{event.run.subject}: {event.run.header.ending}"))
+        elif isinstance(event, Ended) and isinstance(event.run, TuningRun):
+            # Its trials were counted when each of them ended.
+            self.ended.append(printable(f"{event.run.plan.label}: {event.run.header.ending}"))
+
+    @property
+    def counter(self) -> str:
+        """How far it is: the runs done of all, or the time spent of what it may take."""
+        if self._limit_s is None:
+            return f"{self.done}/{self.total}"
+        return f"{duration(time.monotonic() - self._began_s)} of {duration(self._limit_s)}"
 
     @property
     def left(self) -> str:
         """How long the rest will take, in words; empty where nothing tells."""
+        if self._limit_s is not None:
+            return ""
         return self._remaining.text(self.total - self.done, self._epoch_done)
 
     @property
@@ -142,7 +157,7 @@ class Overview:
         percent = f" {self.share * 100:.0f}%" if self.share is not None else ""
         cpu = self.sampler.latest.get("process_cpu") if self.sampler else None
         load = f"CPU {cpu:.0f}%" if cpu is not None else ""
-        head = f"[{self.done}/{self.total}] {self.label}: {self.phase}{percent}{self.detail}"
+        head = f"[{self.counter}] {self.label}: {self.phase}{percent}{self.detail}"
         return printable("  ·  ".join(part for part in (head, self.left, load) if part))
 
     def _start(self, event: Started) -> None:

@@ -65,7 +65,7 @@ class LogLines:
             left = f"  ({overview.left})" if overview.left else ""
             # The number of an epoch is in the brackets already.
             shown = line if overview.sweep else line.partition(": ")[2]
-            _print(f"[{overview.done}/{overview.total}] {shown}{left}")
+            _print(f"[{overview.counter}] {shown}{left}")
 
     def _print_progress(self, event: Progress) -> None:
         """Say how far an epoch or a check is, now and then."""
@@ -78,7 +78,7 @@ class LogLines:
             self._told_s = now_s
             share = f" {overview.share * 100:.0f}%" if overview.share is not None else ""
             left = f"  ({overview.left})" if overview.left else ""
-            _print(f"[{overview.done}/{overview.total}] {overview.phase}{share}{overview.detail}{left}")
+            _print(f"[{overview.counter}] {overview.phase}{share}{overview.detail}{left}")
 
     def _print_readings(self) -> None:
         now_s = time.monotonic()

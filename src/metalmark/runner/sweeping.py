@@ -23,9 +23,10 @@ def run_sweep(
     keep: Callable[[BenchRun], None],
     listeners: Sequence[Listener] = (),
     marks: Sequence[ParityMark | None] = (),
+    cells: Collection[int] | None = None,
 ) -> bool:
     """Run what is not in `previous` yet; return False when Ctrl-C ended it. `marks`: what each cell's run carries of a
-    parity check.
+    parity check. `cells`: only these.
 
     `keep` stores a run, before the listeners are told of its end. A cell that failed once is not repeated: its answer
     is known.
@@ -39,7 +40,7 @@ def run_sweep(
     # Around all of it: the machine must not fall asleep in a pause between two cells either.
     with kept_awake() as sleepy:
         for cell, repeat in sweep.order():
-            if (cell, repeat) in done or cell in failed:
+            if (cell, repeat) in done or cell in failed or (cells is not None and cell not in cells):
                 continue
             plan = sweep.plans[cell]
             note = ""

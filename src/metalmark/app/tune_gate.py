@@ -1,0 +1,145 @@
+"""The gate of a tuner: settings count only where they train the same network and losses stay with the baseline's.
+
+Two checks, each a run of its own: the settings against the CPU in float32, at a batch that the CPU can do in the time
+there is; and a short training at the full batch against the baseline's settings, on the same device.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from metalmark.app.gate import ON_CPU, is_own_reference, mark_of, what_is_checked
+from metalmark.app.parity import reference_plan
+from metalmark.explain.instructions import device_type
+from metalmark.model.measurement import BenchRun, Completed
+from metalmark.model.parity import ParityMark, ParityRun
+from metalmark.model.plan import Budget, DeviceKind, Mode, Plan
+from metalmark.model.run import Failed, FailureKind, now_utc
+from metalmark.parity.examine import examine, parity_run
+from metalmark.parity.job import Options
+from metalmark.runner.events import Ended, Listener, Started, tell_all
+from metalmark.store.sqlite import Store
+
+CHECK = Options(steps=1, draws=2, layers=False, repeats=20, repeat_s=2.0, seeds=0)
+"""Outputs, loss, gradients and the first update. Layers are not looked into: a gate only says whether, not where."""
+CURVE = Options(quantities=False, seeds=1)
+STEPS_OF_A_CHECK, PARAMETER_S = 25, 6e-7
+"""About how many steps the reference takes in all, those in float64 counted twice; and how long comparing all arrays
+takes for each trainable parameter."""
+LEAST_BATCH = 2
+"""Networks that normalise over a batch can't train with one sample."""
+CPU_FLOPS_PER_CORE = 2e10
+"""What a core does in a second, roughly: only for how large a batch the reference may have."""
+LEAST_CURVE_STEPS, MOST_CURVE_STEPS = 5, 50
+LEAST_LIMIT_S = 180.0
+
+
+class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    parity: ParityMark | None = None
+    """None: the settings are those of the reference itself."""
+    curve: ParityMark | None = None
+    """None: not a training, or the settings are the baseline's."""
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+class TuneGate:
+    """Checks the settings of one tuning, and stores each check."""
+
+    def __init__(self, baseline: BenchRun, *, sweep: str, store: Store, paths: dict[str, str]) -> None:
+        self._baseline, self._sweep, self._store, self._paths = baseline, sweep, store, paths
+        self._checks: dict[bytes, ParityRun] = {}
+
+    def remember(self, checks: Sequence[ParityRun]) -> None:
+        """Know the checks that were made before this search was stopped."""
+        for run in checks:
+            self._checks[_key(run.plan, run.reference)] = run
+
+    def check(self, plan: Plan, *, seconds: float, listeners: Sequence[Listener]) -> GateVerdict:
+        """Check a plan in about so many seconds."""
+        notes: list[str] = []
+        parity: ParityMark | None = None
+        small = self._with_small_batch(what_is_checked(plan), seconds / 2)
+        if not is_own_reference(small):
+            run, interrupted = self._examined(small, reference_plan(small, *ON_CPU), CHECK, seconds, listeners)
+            parity = mark_of(run)
+            if small.params != plan.params:
+                notes.append(
+                    f"Parity was checked at a batch of {small.params['batch_size']}, since the CPU, which it is "
+                    f"compared with, would take too long at {plan.params['batch_size']}."
+                )
+            if interrupted:
+                return GateVerdict(parity=parity, notes=tuple(notes), interrupted=True)
+        whole = what_is_checked(plan)
+        base = msgspec.structs.replace(what_is_checked(self._baseline.plan), params=plan.params)
+        if plan.mode is not Mode.TRAINING or whole == base:
+            return GateVerdict(parity=parity, notes=tuple(notes))
+        options = msgspec.structs.replace(CURVE, curve_steps=self._curve_steps(seconds / 3))
+        run, interrupted = self._examined(whole, base, options, seconds, listeners)
+        return GateVerdict(parity=parity, curve=mark_of(run), notes=tuple(notes), interrupted=interrupted)
+
+    def _examined(
+        self, plan: Plan, reference: Plan, options: Options, seconds: float, listeners: Sequence[Listener]
+    ) -> tuple[ParityRun, bool]:
+        key = _key(plan, reference)
+        if key in self._checks:
+            return self._checks[key], False
+        tell, started_at = tell_all(listeners), now_utc()
+        tell(Started(id=self._sweep, plan=plan))
+        # It may take longer than hoped; a check that is nearly done is worth waiting for.
+        limit = Budget(timeout_s=max(LEAST_LIMIT_S, 2 * seconds), stall_s=plan.budget.stall_s)
+        timed = [msgspec.structs.replace(each, budget=limit) for each in (plan, reference)]
+        found = examine(*timed, options=options, paths=self._paths, listeners=listeners)
+        outcome = found.outcome
+        if isinstance(outcome, Failed) and outcome.kind is FailureKind.TIMED_OUT:
+            outcome = msgspec.structs.replace(outcome, hint="Give the search longer: --time.")
+            found = msgspec.structs.replace(found, outcome=outcome)
+        run = parity_run(plan, reference, found, sweep=self._sweep, cell=len(self._checks), started_at=started_at)
+        self._store.add(run)
+        if not found.interrupted:
+            self._checks[key] = run
+        tell(Ended(run=run))
+        return run, found.interrupted
+
+    def _with_small_batch(self, plan: Plan, seconds: float) -> Plan:
+        """Return the plan with the largest batch that the CPU can be expected to check in so many seconds."""
+        batch = plan.params.get("batch_size")
+        step_s = self._cpu_step_s()
+        if not isinstance(batch, int) or step_s is None:
+            return plan
+        asked = self._baseline.plan.params.get("batch_size")
+        per_sample_s = step_s / (asked if isinstance(asked, int) else batch)
+        small = batch
+        outcome = self._baseline.outcome
+        assert isinstance(outcome, Completed)
+        room_s = seconds - PARAMETER_S * outcome.trainable_parameters
+        while small > LEAST_BATCH and STEPS_OF_A_CHECK * per_sample_s * small > room_s:
+            small = max(LEAST_BATCH, small // 2)
+        return msgspec.structs.replace(plan, params={**plan.params, "batch_size": small})
+
+    def _cpu_step_s(self) -> float | None:
+        """Return about how long a step of the baseline takes on the CPU: as measured, or by its arithmetic."""
+        outcome = self._baseline.outcome
+        if not isinstance(outcome, Completed):
+            return None
+        block = outcome.measurement.blocks[-1]
+        if device_type(outcome.placed_on) == DeviceKind.CPU:
+            return block.elapsed_s / block.steps
+        if outcome.flops_per_sample is None:
+            return None
+        cores = self._baseline.machine.usable_cores or 1
+        return outcome.flops_per_sample * outcome.samples_per_step / (CPU_FLOPS_PER_CORE * cores)
+
+    def _curve_steps(self, seconds: float) -> int:
+        """Return how many steps the short trainings have: the reference's two, and the candidate's."""
+        outcome = self._baseline.outcome
+        assert isinstance(outcome, Completed)
+        block = outcome.measurement.blocks[-1]
+        steps = int(seconds / (3 * block.elapsed_s / block.steps))
+        return max(LEAST_CURVE_STEPS, min(MOST_CURVE_STEPS, steps))
+
+
+def _key(plan: Plan, reference: Plan) -> bytes:
+    """Tell checks apart, whatever the time that they were given."""
+    pair = [msgspec.structs.replace(each, budget=Budget()) for each in (plan, reference)]
+    return msgspec.json.encode(pair, order="deterministic")

@@ -1,0 +1,106 @@
+"""From trials to a ladder: what each setting gained on the way to the best, and what became of the rest."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import PlanChange, word
+from metalmark.model.tuning import Rung, RungStatus, TuningRequest
+from metalmark.tune.figures import rung_of
+from metalmark.tune.search import BASELINE, Candidate, Search
+
+
+class TriedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of a change of the plan: shortly while searching, and longer as a finalist."""
+
+    change: PlanChange
+    short: tuple[BenchRun, ...] = ()
+    final: tuple[BenchRun, ...] = ()
+
+
+def change_words(change: PlanChange) -> str:
+    """Return a change in the words of a ladder: "bfloat16 + compile + batch 64"."""
+    words = []
+    for name, value in {**change.settings, **change.loader, **change.params}.items():
+        if isinstance(value, bool):
+            words.append(name if value else f"no {name}")
+        elif name == "dtype":
+            words.append(word(value))
+        else:
+            words.append(f"{'batch' if name == 'batch_size' else name} {word(value)}")
+    return " + ".join(words) or "baseline"
+
+
+def added_words(before: PlanChange, after: PlanChange) -> str:
+    """Return what the second change has that the first has not: "+ compile"."""
+    parts: dict[str, dict[str, object]] = {}
+    for kind in ("settings", "loader", "params"):
+        old, new = getattr(before, kind), getattr(after, kind)
+        parts[kind] = {name: value for name, value in new.items() if old.get(name) != value}
+    return f"+ {change_words(msgspec.convert(parts, PlanChange))}"
+
+
+def combined(first: PlanChange, second: PlanChange) -> PlanChange:
+    return PlanChange(
+        settings={**first.settings, **second.settings},
+        loader={**first.loader, **second.loader},
+        params={**first.params, **second.params},
+        feed=second.feed or first.feed,
+    )
+
+
+def ladder_of(
+    tried: Sequence[TriedSettings],
+    chain: Sequence[PlanChange],
+    request: TuningRequest,
+    marked: Mapping[bytes, Rung],
+) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
+    """Return the rungs from the baseline to the best (the last of `chain`), and those of all else that was tried.
+
+    `marked`: rungs that the gate has judged, by their change. A rung is compared with the baseline as it was measured
+    itself: finalists in turn with it, the others by one short process each.
+    """
+    by_change = {key_of(each.change): each for each in tried}
+    baseline = by_change[key_of(PlanChange())]
+    on_it = [by_change[key_of(change)] for change in chain]
+    ladder: list[Rung] = []
+    for place, each in enumerate(on_it):
+        last = place == len(on_it) - 1
+        title = "baseline" if place == 0 else added_words(on_it[place - 1].change, each.change)
+        status = RungStatus.BASELINE if place == 0 else RungStatus.BEST if last else RungStatus.ON_THE_WAY
+        ladder.append(_rung(title, each, baseline, request, status, marked))
+    rest = [each for each in tried if each not in on_it]
+    others = [_rung(change_words(each.change), each, baseline, request, RungStatus.NO_GAIN, marked) for each in rest]
+    return tuple(ladder), tuple(others)
+
+
+def _rung(
+    title: str,
+    tried: TriedSettings,
+    baseline: TriedSettings,
+    request: TuningRequest,
+    status: RungStatus,
+    marked: Mapping[bytes, Rung],
+) -> Rung:
+    as_finalist = bool(tried.final and baseline.final)
+    runs, against = (tried.final, baseline.final) if as_finalist else (tried.short, baseline.short)
+    rung = rung_of(title, tried.change, runs, against, request, status)
+    mark = marked.get(key_of(tried.change))
+    if mark is None:
+        return rung
+    judged = mark.status if rung.status is not RungStatus.FAILED else rung.status
+    return msgspec.structs.replace(
+        rung, status=judged, parity=mark.parity, curve=mark.curve, reason=mark.reason or rung.reason
+    )
+
+
+def chain_of(search: Search, best: Candidate, more: PlanChange) -> list[PlanChange]:
+    """Return the changes from the baseline to the best; `more`: what was changed after the settings were found."""
+    chain = [PlanChange() if candidate == BASELINE else search.change(candidate) for candidate in search.path(best)]
+    last = combined(chain[-1], more)
+    return chain if last == chain[-1] else [*chain, last]
+
+
+def key_of(change: PlanChange) -> bytes:
+    return msgspec.json.encode(change, order="sorted")

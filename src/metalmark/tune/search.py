@@ -1,0 +1,186 @@
+"""The search: which settings to try next, from what those tried so far have gained. Pure functions on numbers.
+
+First each option is added to the best so far, the one that should gain most first: that is the ladder. Then a model of
+how options act alone and in pairs says which other combination has the best chance of being better still, until none
+has. The model is a Gaussian process over combinations, which for so few numbers is a page of linear algebra;
+`benchmarks/tuner_regret.py` weighs it against Optuna.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from statistics import NormalDist
+
+import numpy as np
+from msgspec import Struct
+
+from metalmark.model.plan import PlanChange
+
+ALONE, PAIR, NOISE = 0.35, 0.15, 0.02
+"""Standard deviations, of logarithms of gains: of what an option does by itself beyond what is expected of it, of what
+two of them do together beyond that, and of one short measurement."""
+WORTH = 0.01
+"""The least gain for which an option is kept: a hundredth."""
+HOPE = 0.006
+"""The search ends where no combination is expected to improve on the best by more."""
+MOST_CHANGED_AXES = 2
+"""A combination differs from the best so far in no more axes, so that there are few to weigh."""
+
+Candidate = frozenset[str]
+"""Names of options, at most one for each axis; empty: the baseline."""
+BASELINE: Candidate = frozenset()
+
+
+class TuningOption(Struct, frozen=True, kw_only=True):
+    """One value of one setting that is not the baseline's."""
+
+    name: str
+    """As the ladder calls it: "bfloat16", "compile"."""
+    axis: str
+    """The setting. Of two options of one axis only one can be chosen."""
+    change: PlanChange
+    expected: float = 0.0
+    """The logarithm of the gain that it usually has where it helps: what is tried first, and no more."""
+    needs: str = ""
+    """The option without which this one has no meaning, such as a mode of the compiler."""
+
+
+class Search:
+    """Proposes one combination at a time, and is told what it came to."""
+
+    def __init__(self, options: Sequence[TuningOption]) -> None:
+        self._options = {option.name: option for option in sorted(options, key=lambda each: -each.expected)}
+        self._waiting = list(self._options)
+        self.values: dict[Candidate, float | None] = {}
+        """What the goal makes smaller, by combination; None: it failed."""
+        self.climbed: list[Candidate] = []
+        """Each combination that was better than everything before it, from the baseline on."""
+
+    def propose(self) -> Candidate | None:
+        """Return what to measure next; None where nothing is likely to help."""
+        if BASELINE not in self.values:
+            return BASELINE
+        while self._waiting:
+            added = self._with(self.best, self._waiting[0])
+            if added is not None and added not in self.values and not self._is_hopeless(added):
+                return added
+            self._waiting.pop(0)
+        return self._most_promising()
+
+    def tell(self, candidate: Candidate, value: float | None) -> None:
+        """Say what a combination came to; None: it could not be measured."""
+        before = self.values.get(self.best) if self.climbed else None
+        self.values[candidate] = value
+        if value is not None and (before is None or value < before * (1 - WORTH)):
+            self.climbed.append(candidate)
+
+    @property
+    def best(self) -> Candidate:
+        return self.climbed[-1] if self.climbed else BASELINE
+
+    def ranking(self) -> list[Candidate]:
+        """Return what was measured, the best first."""
+        measured = {candidate: value for candidate, value in self.values.items() if value is not None}
+        return sorted(measured, key=lambda each: (measured[each], len(each)))
+
+    def change(self, candidate: Candidate) -> PlanChange:
+        """Return all changes of a combination as one."""
+        changes = [self._options[name].change for name in self._options if name in candidate]
+        return PlanChange(
+            settings={name: value for change in changes for name, value in change.settings.items()},
+            loader={name: value for change in changes for name, value in change.loader.items()},
+            params={name: value for change in changes for name, value in change.params.items()},
+            feed=next((change.feed for change in changes if change.feed is not None), None),
+        )
+
+    def axis(self, name: str) -> str:
+        """Return the setting that an option is a value of."""
+        return self._options[name].axis
+
+    def path(self, best: Candidate) -> list[Candidate]:
+        """Return the combinations on the way to the best, the baseline first: each is a part of the one after it.
+
+        Of those measured, the longest chain; what was never measured is not on it.
+        """
+        chain = [best]
+        measured = [each for each in self.ranking() if each < best and each]
+        while inner := [each for each in measured if each < chain[-1]]:
+            chain.append(max(inner, key=lambda each: (len(each), -(self.values[each] or 0.0))))
+        return [BASELINE, *reversed([each for each in chain if each])] if best else [BASELINE]
+
+    def _with(self, candidate: Candidate, name: str) -> Candidate | None:
+        option = self._options[name]
+        if option.needs and option.needs not in candidate:
+            return None
+        kept = {each for each in candidate if self._options[each].axis != option.axis}
+        return frozenset({*kept, name})
+
+    def _is_hopeless(self, candidate: Candidate) -> bool:
+        """Whether a part of it has failed. More settings on top do not mend what fails."""
+        return any(value is None and failed <= candidate for failed, value in self.values.items())
+
+    def _neighbours(self) -> Iterator[Candidate]:
+        axes: dict[str, list[str]] = {}
+        for option in self._options.values():
+            axes.setdefault(option.axis, []).append(option.name)
+        for count in range(1, MOST_CHANGED_AXES + 1):
+            for changed in combinations(axes, count):
+                kept = {name for name in self.best if self._options[name].axis not in changed}
+                for chosen in product(*([None, *axes[axis]] for axis in changed)):
+                    made = frozenset({*kept, *(name for name in chosen if name is not None)})
+                    if all(not (need := self._options[name].needs) or need in made for name in made):
+                        yield made
+
+    def _most_promising(self) -> Candidate | None:
+        """Return the combination with the largest expected improvement on the best."""
+        known = [candidate for candidate, value in self.values.items() if value is not None]
+        open_to_us = [
+            each
+            for each in dict.fromkeys(self._neighbours())
+            if each not in self.values and not self._is_hopeless(each)
+        ]
+        if not open_to_us or not self.values[BASELINE]:
+            return None
+        baseline = self.values[BASELINE] or 1.0
+        gains = np.array([math.log(baseline / max(self.values[each] or baseline, 1e-300)) for each in known])
+        means, deviations = predicted(self._options, known, gains, open_to_us)
+        hopes = [
+            expected_improvement(mean, deviation, float(gains.max()))
+            for mean, deviation in zip(means, deviations, strict=True)
+        ]
+        place = int(np.argmax(hopes))
+        return open_to_us[place] if hopes[place] > HOPE else None
+
+
+def predicted(
+    options: Mapping[str, TuningOption], known: Sequence[Candidate], gains: np.ndarray, asked: Sequence[Candidate]
+) -> tuple[list[float], list[float]]:
+    """Return the mean and the standard deviation of the logarithm of each gain that is asked for, by what is known."""
+    names = list(options)
+    expected = np.array([options[name].expected for name in names])
+
+    def rows(candidates: Sequence[Candidate]) -> np.ndarray:
+        return np.array([[float(name in each) for name in names] for each in candidates])
+
+    def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        shared = one @ other.T
+        made: np.ndarray = ALONE**2 * shared + PAIR**2 * shared * (shared - 1) / 2
+        return made
+
+    seen, new = rows(known), rows(asked)
+    inverse = np.linalg.inv(covariance(seen, seen) + NOISE**2 * np.eye(len(known)))
+    weights = covariance(new, seen) @ inverse
+    # What is expected of options is a hint for the order; half of it is believed until something is measured.
+    means = new @ expected / 2 + weights @ (gains - seen @ expected / 2)
+    variances = np.einsum("ij,ij->i", new, new) * ALONE**2
+    variances = (
+        variances + PAIR**2 * new.sum(1) * (new.sum(1) - 1) / 2 - np.einsum("ij,ij->i", weights, covariance(new, seen))
+    )
+    return [float(mean) for mean in means], [math.sqrt(max(float(each), 1e-12)) for each in variances]
+
+
+def expected_improvement(mean: float, deviation: float, best: float) -> float:
+    """Return by how much a normal variable lies above `best` on average, counting nothing where it lies below."""
+    normal = NormalDist()
+    distance = (mean - best) / deviation
+    return (mean - best) * normal.cdf(distance) + deviation * normal.pdf(distance)

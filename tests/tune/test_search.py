@@ -1,0 +1,147 @@
+"""The search on landscapes whose best is known, and the climb of batch sizes."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import product
+
+import pytest
+
+from metalmark.backends.fake_landscape import landscape_gain
+from metalmark.model.plan import Dtype, PlanChange, Settings
+from metalmark.model.run import Gpu, Machine
+from metalmark.tune.batches import BatchClimb, expected_bytes, memory_limit
+from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption, expected_improvement
+
+
+def option(name: str, axis: str = "", expected: float = 0.1, needs: str = "", **settings: object) -> TuningOption:
+    change = PlanChange(settings=settings or {name: True})  # type: ignore[arg-type]
+    return TuningOption(name=name, axis=axis or name, change=change, expected=expected, needs=needs)
+
+
+OPTIONS = (
+    option("tf32", "dtype", 0.4, dtype="tf32"),
+    option("bfloat16", "dtype", 0.7, dtype="bfloat16"),
+    option("compile", expected=0.3),
+    option("fused"),
+    option("channels_last", expected=0.05),
+)
+EVERY: list[Candidate] = [
+    frozenset(name for name in names if name)
+    for names in product(("", "tf32", "bfloat16"), ("", "compile"), ("", "fused"), ("", "channels_last"))
+]
+
+
+def settings_of(candidate: Candidate) -> Settings:
+    dtype = next((Dtype(name) for name in ("tf32", "bfloat16") if name in candidate), Dtype.FLOAT32)
+    return Settings(dtype=dtype, **{name: True for name in candidate if name in ("compile", "fused", "channels_last")})
+
+
+def searched(seed: int, noise: float = 0.02) -> tuple[Search, dict[Candidate, float | None]]:
+    """Search a landscape to the end, each trial measured with some noise."""
+    rng = random.Random(seed)
+    gains = {candidate: landscape_gain(seed, settings_of(candidate)) for candidate in EVERY}
+    search = Search(OPTIONS)
+    while (candidate := search.propose()) is not None:
+        gain = gains[candidate]
+        search.tell(candidate, None if gain is None else math.exp(rng.gauss(0, noise)) / gain)
+    return search, gains
+
+
+def test_nearly_every_landscape_is_searched_to_its_best() -> None:
+    missed, trials = [], []
+    for seed in range(1, 201):
+        search, gains = searched(seed)
+        best = max(gain for gain in gains.values() if gain is not None)
+        close = [gains[each] or 0.0 for each in search.ranking()[:2]]
+        trials.append(len(search.values))
+        if max(close) < best / 1.05:
+            missed.append(seed)
+    assert len(missed) <= 6
+    assert sum(trials) / len(trials) < 10  # of 24
+
+
+def test_the_strongest_is_tried_first_and_on_top_of_what_helped() -> None:
+    search = Search(OPTIONS)
+    proposed = []
+    for value in (1.0, 0.5, 0.7, 0.3, 0.31, 0.29):
+        candidate = search.propose()
+        assert candidate is not None
+        proposed.append(set(candidate))
+        search.tell(candidate, value)
+    assert proposed == [
+        set(), {"bfloat16"}, {"tf32"}, {"bfloat16", "compile"}, {"bfloat16", "compile", "fused"},
+        {"bfloat16", "compile", "channels_last"},
+    ]  # fmt: skip
+    assert search.best == {"bfloat16", "compile", "channels_last"}
+    assert search.path(search.best) == [BASELINE, {"bfloat16"}, {"bfloat16", "compile"}, search.best]
+    assert search.change(search.best).settings == {"dtype": "bfloat16", "compile": True, "channels_last": True}
+
+
+def test_what_contains_a_failure_is_not_tried() -> None:
+    search = Search(OPTIONS)
+    while (candidate := search.propose()) is not None:
+        assert not (candidate > {"bfloat16"})
+        search.tell(candidate, None if candidate == {"bfloat16"} else 1.0)
+    assert search.best == BASELINE
+    assert search.ranking()[0] == BASELINE
+
+
+def test_an_option_that_needs_another_is_never_alone() -> None:
+    search = Search([option("compile"), option("autotune", expected=0.2, needs="compile")])
+    seen = []
+    while (candidate := search.propose()) is not None:
+        seen.append(candidate)
+        search.tell(candidate, 1 - 0.1 * len(candidate))
+    assert frozenset({"autotune"}) not in seen
+    assert search.best == {"compile", "autotune"}
+
+
+def test_an_improvement_that_is_sure_is_the_difference() -> None:
+    assert expected_improvement(0.3, 1e-6, 0.1) == pytest.approx(0.2)
+    assert expected_improvement(0.1, 1e-6, 0.3) == pytest.approx(0.0)
+    assert expected_improvement(0.0, 1.0, 0.0) == pytest.approx(1 / math.sqrt(2 * math.pi))
+
+
+def climbed(climb: BatchClimb, times: dict[int, float | None], held: dict[int, int] | None = None) -> int:
+    first = min(times)
+    climb.tell(first, times[first], (held or {}).get(first))
+    while (batch := climb.propose()) is not None:
+        climb.tell(batch, times[batch], (held or {}).get(batch))
+    return climb.best
+
+
+def test_the_batch_grows_while_a_doubling_pays() -> None:
+    climb = BatchClimb(16)
+    assert climbed(climb, {16: 1.0, 32: 0.6, 64: 0.5, 128: 0.495, 256: 0.1}) == 64
+    assert climb.ended == "a batch of 128 gains less than 3% over 64"
+    assert climbed(BatchClimb(16), {16: 1.0, 32: 1.2}) == 16
+    assert climbed(failing := BatchClimb(16), {16: 1.0, 32: None}) == 16
+    assert failing.ended == "a batch of 32 failed"
+
+
+def test_the_batch_stops_before_memory_does() -> None:
+    gib = 2**30
+    climb = BatchClimb(16, limit_bytes=10 * gib)
+    halving: dict[int, float | None] = {16 * 2**n: 0.5**n for n in range(8)}
+    assert climbed(climb, halving, {16: 2 * gib, 32: 3 * gib, 64: 5 * gib, 128: 9 * gib}) == 128
+    assert climb.ended == "a batch of 256 should need 17.0 GiB, and 10.0 GiB is the limit"
+    swapping = BatchClimb(16)
+    swapping.tell(16, 1.0, None)
+    swapping.tell(32, 0.5, None, spoilt="a batch of 32 made the machine swap")
+    assert (swapping.propose(), swapping.best) == (None, 16)
+    assert expected_bytes({}, 32) is None
+    assert expected_bytes({16: gib}, 32) == 2 * gib
+
+
+def test_the_limit_is_the_devices_own_memory() -> None:
+    gib = 2**30
+    machine = Machine(
+        chip="a chip", architecture="x86_64", physical_cores=4, logical_cores=8, usable_cores=8,
+        memory_bytes=100 * gib, os="Linux", gpus=(Gpu(name="a GPU", memory_bytes=10 * gib),),
+    )  # fmt: skip
+    assert memory_limit(machine, "cuda", None) == 8.5 * gib
+    # Apple's GPU has the machine's memory.
+    assert memory_limit(machine, "mps", None) == memory_limit(machine, "cpu", None) == 85 * gib
+    assert memory_limit(machine, "cuda", gib) == gib

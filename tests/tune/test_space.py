@@ -1,0 +1,80 @@
+"""What may be changed where, and what trials come to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan, PlanChange
+from metalmark.model.run import Machine
+from metalmark.model.tuning import TuningGoal
+from metalmark.tune.ladder import added_words, change_words
+from metalmark.tune.space import Space, axes, entries, space_of
+
+MACHINE = Machine(
+    chip="a chip", architecture="arm64", physical_cores=4, logical_cores=8, usable_cores=8, memory_bytes=2**34,
+    os="Linux",
+)  # fmt: skip
+PLAN = Plan(
+    workload="mnist-mlp", params={"batch_size": 32}, mode=Mode.TRAINING, framework="torch",
+    device=Device(kind=DeviceKind.ANY),
+)  # fmt: skip
+
+
+def space(framework: str = "torch", device_type: str = "cuda", goal: str = "throughput", **more: object) -> Space:
+    plan = msgspec.structs.replace(PLAN, framework=framework, **more)  # type: ignore[arg-type]
+    return space_of(plan, device_type=device_type, goal=TuningGoal(goal), machine=MACHINE)
+
+
+def names(found: Space) -> list[str]:
+    return [option.name for option in found.options]
+
+
+def test_each_device_has_its_own_options() -> None:
+    assert {"tf32", "bfloat16", "compile", "graph", "fused", "channels_last"} <= set(names(space()))
+    on_cpu = names(space(device_type="cpu"))
+    assert "threads 4" in on_cpu
+    assert not {"tf32", "graph"} & set(on_cpu)
+    assert {"bfloat16", "compile", "fused"} <= set(names(space(device_type="mps")))
+    assert "threads 4" not in names(space(device_type="mps"))
+
+
+def test_a_framework_says_what_it_lacks() -> None:
+    metal = space("tensorflow", "mps")
+    assert names(metal) == ["float16"]  # instead of bfloat16, which tensorflow-metal lacks
+    assert any(line.startswith("bfloat16: ") and "Use float16" in line for line in metal.left_out)
+    assert any(line.startswith("compile: ") and "no XLA" in line for line in metal.left_out)
+    assert "compile" not in names(space("jax", "cpu"))  # it always compiles
+    assert "fused" not in names(space(mode=Mode.INFERENCE))
+
+
+def test_what_is_kept_is_not_tried_and_every_axis_can_be_kept() -> None:
+    plan = msgspec.structs.replace(PLAN, feed=Feed.PIPELINE, loader=Loader())
+    found = space_of(plan, device_type="cpu", goal=TuningGoal.LATENCY, machine=MACHINE, fixed=axes())
+    assert not found.options
+    assert "bfloat16: --keep dtype" in found.left_out
+    assert {entry.axis for entry in entries()} <= set(axes())
+
+
+def test_a_step_that_waits_has_its_loader_tried_first() -> None:
+    plan = msgspec.structs.replace(PLAN, feed=Feed.PIPELINE, loader=Loader())
+    for waiting, first in ((0.7, "2 workers"), (0.0, "bfloat16")):
+        found = space_of(plan, device_type="cuda", goal=TuningGoal.THROUGHPUT, machine=MACHINE, waiting_share=waiting)
+        assert max(found.options, key=lambda each: each.expected).name == first
+    assert "8 workers" in names(found)
+    assert not any("workers" in name for name in names(space()))
+
+
+def test_memory_is_tuned_by_what_saves_it() -> None:
+    assert not {"compile", "tf32"} & set(names(space(goal="memory")))
+    assert "bfloat16" in names(space(goal="memory"))
+
+
+def test_changes_in_words() -> None:
+    first = PlanChange(settings={"dtype": "bfloat16"})
+    second = PlanChange(settings={"dtype": "bfloat16", "compile": True, "threads": 2}, params={"batch_size": 64})
+    assert change_words(PlanChange()) == "baseline"
+    assert change_words(second) == "bfloat16 + compile + threads 2 + batch 64"
+    assert added_words(first, second) == "+ compile + threads 2 + batch 64"
+    restored = msgspec.json.decode(msgspec.json.encode(second), type=PlanChange)
+    assert restored.applied(PLAN).settings == second.applied(PLAN).settings
+    assert restored.applied(PLAN).settings.dtype.name == "BFLOAT16"
