@@ -14,7 +14,6 @@ from metalmark.model.explanation import (
     MeasuredGain,
     OperationCost,
     OperationWork,
-    PlanChange,
     Profile,
     Proposal,
     Roofline,
@@ -32,9 +31,10 @@ from metalmark.model.parity import (
     Statistic,
     Trial,
 )
-from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, Settings
+from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, PlanChange, Settings
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry, new_id
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
+from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningRequest, TuningRun
 from metalmark.model.watch import (
     CopyGroup,
     Curve,
@@ -350,3 +350,70 @@ def explanation_run(outcome: Explained | Failed | None = None, **changes: Any) -
         "telemetry": Telemetry(hz=None),
     }
     return ExplanationRun(**{**fields, **changes})
+
+
+def rung(title: str, status: RungStatus, step_s: float | None = 0.00174, **changes: Any) -> Rung:
+    """Settings against a baseline of 3.20 ms per step."""
+    fields: dict[str, Any] = {
+        "title": title, "status": status, "step_s": step_s, "samples_per_step": 32,
+        "value": None if step_s is None else step_s / 32, "gain": None if step_s is None else 0.0032 / step_s,
+        "processes": 1, "runs": ("trial00001",),
+    }  # fmt: skip
+    if step_s is None:
+        fields |= {"samples_per_step": None, "processes": 0}
+    return Rung(**{**fields, **changes})
+
+
+AGREES, DIFFERS = parity_mark(ParityVerdict.AGREES), parity_mark(ParityVerdict.DIFFERS)
+BASELINE_RUNG = rung(
+    "baseline", RungStatus.BASELINE, 0.0032, processes=3, first_step_s=0.01, peak_bytes=512 << 20, runs=("trial00000",)
+)
+BEST_RUNG = rung(
+    "+ compile", RungStatus.BEST, 0.0016, change=PlanChange(settings={"dtype": "bfloat16", "compile": True}), low=1.94,
+    high=2.06, processes=3, first_step_s=8.2, peak_bytes=300 << 20, parity=AGREES, curve=AGREES,
+)  # fmt: skip
+OTHER_RUNGS = (
+    rung("fused", RungStatus.NO_GAIN, 0.0033, change=PlanChange(settings={"fused": True})),
+    rung(
+        "float16", RungStatus.DIFFERS, 0.0010, change=PlanChange(settings={"dtype": "float16"}), parity=DIFFERS,
+        reason="torch mps differs: in bn1.",
+    ),
+    rung(
+        "channels_last", RungStatus.FAILED, None, change=PlanChange(settings={"channels_last": True}),
+        reason="the worker was killed",
+    ),
+)  # fmt: skip
+
+
+def tuned(**changes: Any) -> Tuned:
+    """Bfloat16 and compile make a step twice as fast; of three other settings one trains differently, one failed."""
+    fields: dict[str, Any] = {
+        "ladder": (
+            BASELINE_RUNG,
+            rung("+ bfloat16", RungStatus.ON_THE_WAY, 0.0020, change=PlanChange(settings={"dtype": "bfloat16"})),
+            BEST_RUNG,
+        ),
+        "others": OTHER_RUNGS,
+        "placed_on": "cpu",
+        "device_name": "Test CPU",
+        "trials": 11,
+        "elapsed_s": 95.0,
+        "left_out": ("graph: torch has no graphs on cpu",),
+        "notes": ("The batch size was kept.",),
+    }
+    return Tuned(**{**fields, **changes})
+
+
+def tuning_run(outcome: Tuned | Failed | None = None, **changes: Any) -> TuningRun:
+    fields: dict[str, Any] = {
+        "id": new_id(),
+        "sweep": "sweep00003",
+        "started_at": "2026-11-15T11:00:00.000000Z",
+        "plan": plan(),
+        "request": TuningRequest(),
+        "machine": MACHINE,
+        "software": Software(metalmark="0.1.0", python="3.11.7", versions={"torch": "2.13.0"}),
+        "outcome": outcome or tuned(),
+        "telemetry": Telemetry(hz=None),
+    }
+    return TuningRun(**{**fields, **changes})

@@ -16,13 +16,13 @@ SOURCE = Path(__file__).parents[1] / "src" / "metalmark"
 
 ROOMS = (
     "errors", "downloads", "scrub", "model", "stats", "data", "machine", "telemetry", "workloads", "feeds", "backends",
-    "runner", "training", "store", "doctor", "parity", "results", "watch", "explain", "report", "track", "display",
-    "app", "web", "kit", "cli", "__main__",
+    "runner", "training", "store", "doctor", "parity", "results", "watch", "explain", "tune", "report", "track",
+    "display", "app", "web", "kit", "cli", "__main__",
 )  # fmt: skip
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers", "lightning", "pytorch_lightning"}
 HOMES = {
-    "torch": {"torch", "torch_devices", "torch_recipe", "on_torch"},
+    "torch": {"torch", "torch_devices", "torch_recipe", "torch_settings", "on_torch"},
     "transformers": {"on_torch", "transformers_callback"},
     "lightning": {"lightning_callback"},
     "pytorch_lightning": {"lightning_callback"},
@@ -208,7 +208,7 @@ def test_the_public_surface_is_what_it_says() -> None:
     import metalmark
 
     nouns = ["Batch", "Data", "Param", "Recipe", "Stopwatch", "Task", "Workload", "__version__"]
-    use_cases = ["bench", "compare", "doctor", "explain", "parity", "report", "runs", "train"]
+    use_cases = ["bench", "compare", "doctor", "explain", "parity", "report", "runs", "train", "tune"]
     kit = ["device", "loader", "measure", "run", "synchronize", "to_device", "to_numpy"]
     kit += ["keras_callback", "lightning_callback", "transformers_callback"]
     assert metalmark.__all__ == [*nouns, *sorted(use_cases + kit)]

@@ -30,14 +30,27 @@ from metalmark.model.training import TrainingRun
 from metalmark.model.watch import WatchedRun
 from metalmark.training.folder import JOB, LINEUP, RECORD, read_record, read_request
 from metalmark.training.lineup import read_lineup
-from tests.samples import completed, failed, record, training_run, watched_run
+from tests.samples import (
+    completed,
+    explanation_run,
+    failed,
+    parity_run,
+    record,
+    training_run,
+    tuning_run,
+    watched_run,
+)
 
 RUNS: dict[str, AnyRun] = {
     "completed": record(completed()),
     "failed": record(failed()),
     "training": training_run(sweep="sweep00001", cell=1, repeat=2),
     "watch": watched_run(),
+    "parity": parity_run(),
+    "explain": explanation_run(),
+    "tune": tuning_run(),
 }
+ENDINGS = ("completed", "out of memory", "all epochs done", "agrees", "input-bound", "2.00x")
 
 
 @pytest.mark.parametrize("original", RUNS.values(), ids=RUNS)
@@ -55,7 +68,7 @@ def test_every_kind_is_known_by_its_word_and_has_the_same_header() -> None:
         assert json.loads(encode(run))["kind"] == header.kind
         assert (header.id, header.started_at, type(run)) == (run.id, run.started_at, TYPES[header.kind])
         assert header.label
-        assert header.ending in ("completed", "out of memory", "all epochs done")
+        assert header.ending in ENDINGS
         assert header.machine is not None
     assert training_run(sessions=()).header.ending == "not begun"
 

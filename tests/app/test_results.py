@@ -11,7 +11,17 @@ from metalmark.app.results import Runs
 from metalmark.errors import UsageError
 from metalmark.model.run import RunKind
 from metalmark.store.sqlite import Store
-from tests.samples import completed, explanation_run, failed, parity_run, plan, record, training_run, watched_run
+from tests.samples import (
+    completed,
+    explanation_run,
+    failed,
+    parity_run,
+    plan,
+    record,
+    training_run,
+    tuning_run,
+    watched_run,
+)
 
 
 @pytest.fixture
@@ -81,7 +91,7 @@ def test_what_a_user_wrote_is_escaped_in_html(store_file: Path) -> None:
 
 def test_every_kind_prints_and_gives_rows(store_file: Path) -> None:
     with Store(store_file) as store:
-        store.add_all([record(), training_run(), watched_run(), parity_run(), explanation_run()])
+        store.add_all([record(), training_run(), watched_run(), parity_run(), explanation_run(), tuning_run()])
     everything = mm.runs(store=store_file)
     assert {run.header.kind for run in everything} == set(RunKind)
     listed = str(everything)
@@ -89,7 +99,7 @@ def test_every_kind_prints_and_gives_rows(store_file: Path) -> None:
         assert run.id in listed
         assert str(mm.runs(run.id, store=store_file))
     kinds = [entry["kind"] for entry in everything.to_dicts()]
-    assert sorted(kinds) == ["bench", "explain", "parity", "training", "watch"]
+    assert sorted(kinds) == ["bench", "explain", "parity", "training", "tune", "watch"]
 
 
 def test_the_public_names_stay_functions_after_a_room_of_that_name_is_imported() -> None:

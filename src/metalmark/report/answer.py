@@ -14,6 +14,7 @@ from metalmark.report.compare_answer import comparison_answer, parity_failed_wor
 from metalmark.report.content import Content
 from metalmark.report.text.explain_page import explanation_answers
 from metalmark.report.text.parity_page import parity_answers
+from metalmark.report.text.tune_page import tuning_answers
 from metalmark.report.text.units import (
     count,
     duration,
@@ -55,10 +56,13 @@ CAUSES = {
 
 def answer(content: Content) -> list[str]:
     """Return what the runs say, a sentence or two per workload and kind of run."""
-    cells = measured_of(content.bench_runs)
-    lines = _limited(explanation_answers(content.explanations))
+    cells = measured_of(content.asked_bench_runs)
+    lines = [
+        *_limited(tuning_answers(content.tunings)),
+        *_limited(explanation_answers(content.explanations)),
+    ]
     lines += [*_limited(_bench_answers(cells)), *_limited(_training_answers(content.trainings))]
-    lines += _limited(parity_answers(content.parities))
+    lines += _limited(parity_answers(content.asked_parities))
     lines += _limited(map(_watched_answer, content.watched))
     if len(content.watched) > 1:
         lines += _verdicts([Side.of_runs(run.name, [run]) for run in content.watched])

@@ -7,6 +7,7 @@ from metalmark.errors import UsageError
 from metalmark.model.run import PARITY_FAILED, Absent, RunKind
 from metalmark.report.compare_checks import checks_answer
 from metalmark.report.compare_shares import shares_answers
+from metalmark.report.compare_tunings import tuned_answers
 from metalmark.report.text.difference_words import factor_words, interval_words, mean_of, signed
 from metalmark.report.text.units import count, figures, metric_value, percent, share
 from metalmark.results.comparison import CellComparison, Comparison, compare_runs
@@ -34,6 +35,8 @@ def comparison_answer(found: Comparison) -> str:
         lines = [_training_answer(found, row) for row in found.rows]
     elif found.kind is RunKind.EXPLAIN:
         lines = [_speed_answer(found), *shares_answers(found)]
+    elif found.kind is RunKind.TUNE:
+        lines = [_speed_answer(found), *tuned_answers(found)]
     else:
         lines = [_speed_answer(found), *_wait_answers(found)]
     few = lines[:MOST_SENTENCES] + (

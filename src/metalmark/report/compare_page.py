@@ -1,7 +1,7 @@
 """A comparison as a table: above it the answer, below it everything that keeps its figures from being misread.
 
 Bench runs have a row per pair of cells, trainings and watched runs a row per figure of a pair, parity checks a row per
-quantity that changed, and explanations a row per cause."""
+quantity that changed, explanations a row per cause, and tunings a row per figure of their best settings."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -12,6 +12,7 @@ from metalmark.model.run import PARITY_FAILED, Absent, RunKind
 from metalmark.report.compare_answer import comparison_answer
 from metalmark.report.compare_checks import PER_QUANTITY, quantity_notes, quantity_rows
 from metalmark.report.compare_shares import share_rows
+from metalmark.report.compare_tunings import tuned_rows
 from metalmark.report.text.difference_words import factor_words, interval_words, mean_of, signed
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import (
@@ -34,6 +35,7 @@ from metalmark.stats.difference import Difference, Gap, Verdict
 FIGURES = ("A step", "B step", "speed", "95%", "noise band", "verdict", "memory", "energy", "parity", "flags")
 TEXTS = {"verdict", "parity", "flags", "figure", "quantity", "name", "change"}
 DROP = ("energy", "parity", "memory", "noise band", "flags")
+FEW = ("noise band", "95%")
 PER_FIGURE = ("figure", "A", "B", "B against A", "95%", "noise band", "verdict")
 HIDDEN = {*MAY_LACK, "workload file"}
 ALWAYS = ("workload", "mode", "dtype", "framework", "device")
@@ -46,6 +48,7 @@ SAMPLES = {
     RunKind.WATCH: "runs",
     RunKind.PARITY: "checks",
     RunKind.EXPLAIN: "explanations",
+    RunKind.TUNE: "tunings",
 }
 
 Judged = Difference | Gap | Absent
@@ -72,7 +75,7 @@ def comparison_table(found: Comparison) -> Table:
         ),
         caption=f"{comparison_answer(found)}\n{_caption(found, varying)}",
         notes=tuple(_check_notes(found) if found.kind is RunKind.PARITY else _notes(found)),
-        drop={RunKind.PARITY: (), RunKind.EXPLAIN: ("noise band", "95%")}.get(found.kind, drop),
+        drop={RunKind.PARITY: ()}.get(found.kind, FEW if found.kind in (RunKind.EXPLAIN, RunKind.TUNE) else drop),
     )
 
 
@@ -127,6 +130,10 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
             name = f"time to {percent(found.target_accuracy)}"
             cells = _figure_row(name, ours.target_s, theirs.target_s, seconds, trained.to_target, row)
             yield (name, _reached(ours, cells[1]), _reached(theirs, cells[2]), *cells[3:])
+    elif found.kind is RunKind.TUNE:
+        # The best settings of two tunings may have other batch sizes: what compares is the rate.
+        yield _figure_row("samples/s", a.samples_per_s, b.samples_per_s, figures, row.speed, row)
+        yield from tuned_rows(row)
     else:
         yield _figure_row("step", a.step_s, b.step_s, seconds, row.speed, row)
         if found.kind is RunKind.EXPLAIN:
@@ -135,7 +142,7 @@ def _figure_rows(found: Comparison, row: CellComparison) -> Iterator[tuple[str, 
             yield _figure_row("input wait", a.input_waits, b.input_waits, share, row.input_wait, row)
     if a.parity is not None or b.parity is not None:
         yield ("parity", *(one.parity.value if one.parity is not None else "-" for one in (a, b)), "", "", "", "")
-    per = "per sample" if trained is not None else "per step"
+    per = "per sample" if trained is not None or found.kind is RunKind.TUNE else "per step"
     for name, ours_used, theirs_used, show, ratio in (
         ("memory", a.memory_bytes, b.memory_bytes, size, row.memory),
         (f"energy {per}", a.joules_per_sample, b.joules_per_sample, joules, row.energy),
@@ -263,7 +270,7 @@ def _sample_notes(found: Comparison) -> Iterable[str]:
             yield "Time to a target ends with the epoch that reached it; a training that never did counts as no time."
     elif told:
         unit = "steps" if found.kind is RunKind.WATCH else "samples"
-        inside = "the steps of each" if found.kind is RunKind.WATCH else "their blocks"
+        inside = {RunKind.WATCH: "the steps of each", RunKind.TUNE: "their trials"}.get(found.kind, "their blocks")
         yield f"Speed: {unit} per second of B over A's; 95%: over {sample} ({said}), not over {inside}."
     slowed = [row.speed.disturbed for row in found.rows if isinstance(row.speed, Difference)]
     of_a, of_b = sum(a for a, _ in slowed), sum(b for _, b in slowed)
@@ -289,6 +296,8 @@ def _reasons(found: Comparison) -> Iterable[str]:
             how = " More repeats would not tell either."
         elif found.kind is RunKind.EXPLAIN:
             how = f" Explain each side again: about {count(judged.more_repeats, 'more time')} would tell."
+        elif found.kind is RunKind.TUNE:
+            how = f" To tell, measure the best settings and compare those runs: {row.command}"
         elif found.kind is RunKind.WATCH:
             more = count(judged.more_repeats, "more time")
             how = f" Run each side again, under the same name: about {more} would tell."

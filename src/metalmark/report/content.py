@@ -9,6 +9,7 @@ from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Plan
 from metalmark.model.run import Machine
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
 
@@ -28,6 +29,18 @@ class Content(Struct, frozen=True, kw_only=True):
         """Bench runs in the order of their sweeps, cells and repeats."""
         found = [run for run in self.runs if isinstance(run, BenchRun)]
         return tuple(sorted(found, key=lambda run: (run.sweep, run.cell, run.repeat)))
+
+    @property
+    def asked_bench_runs(self) -> tuple[BenchRun, ...]:
+        """Bench runs without the trials of tunings, whose ladder says what they came to."""
+        tuned = {run.sweep for run in self.tunings}
+        return tuple(run for run in self.bench_runs if run.sweep not in tuned)
+
+    @property
+    def asked_parities(self) -> tuple[ParityRun, ...]:
+        """Parity checks without those that a tuning made, whose rungs carry the verdict."""
+        tuned = {run.sweep for run in self.tunings}
+        return tuple(run for run in self.parities if run.sweep not in tuned)
 
     @property
     def trainings(self) -> tuple[TrainingRun, ...]:
@@ -50,9 +63,16 @@ class Content(Struct, frozen=True, kw_only=True):
         return tuple(sorted(found, key=lambda run: (run.sweep, run.cell)))
 
     @property
+    def tunings(self) -> tuple[TuningRun, ...]:
+        """Tunings in the order of their sweeps and cells."""
+        found = [run for run in self.runs if isinstance(run, TuningRun)]
+        return tuple(sorted(found, key=lambda run: (run.sweep, run.cell)))
+
+    @property
     def measured_plans(self) -> tuple[Plan, ...]:
-        """The plans that are to be measured; those of parity checks and explanations are not."""
-        return self.plans if self.bench_runs or not (self.parities or self.explanations) else ()
+        """The plans that are to be measured; those of parity checks, explanations and tunings are not."""
+        others = self.parities or self.explanations or self.tunings
+        return self.plans if self.asked_bench_runs or not others else ()
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -68,7 +88,9 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        planned: tuple[BenchRun | TrainingRun | ParityRun, ...] = (*self.bench_runs, *self.trainings, *self.parities)
+        planned: tuple[BenchRun | TrainingRun | ParityRun | TuningRun, ...] = (
+            *self.bench_runs, *self.trainings, *self.parities, *self.tunings,
+        )  # fmt: skip
         names = [run.plan.workload for run in planned]
         names += [run.plan.workload if run.plan is not None else run.subject for run in self.explanations]
         names = list(dict.fromkeys([*names, *(run.name for run in self.watched)]))

@@ -10,7 +10,9 @@ from msgspec import Struct
 
 from metalmark.errors import UsageError
 from metalmark.model.parity import ParityVerdict
+from metalmark.model.plan import PlanChange
 from metalmark.model.run import Absent, RunKind
+from metalmark.model.tuning import Rung
 from metalmark.results.measured import NO_SPEED, Keys, Measured
 from metalmark.results.pairing import MAY_LACK, Pair, Side, Unpaired, around_changes, pair, shown
 from metalmark.results.quantity_changes import QuantityChange, quantity_changes
@@ -31,6 +33,7 @@ KINDS = {
     RunKind.WATCH: "watched runs",
     RunKind.PARITY: "parity checks",
     RunKind.EXPLAIN: "explanations",
+    RunKind.TUNE: "tunings",
 }
 SAMPLES = {
     RunKind.BENCH: "process",
@@ -38,7 +41,18 @@ SAMPLES = {
     RunKind.WATCH: "run",
     RunKind.PARITY: "check",
     RunKind.EXPLAIN: "explanation",
+    RunKind.TUNE: "tuning",
 }
+
+
+class TunedFigures(Struct, frozen=True, kw_only=True):
+    """The best settings of a tuning, and what they gain over the baseline of the same tuning."""
+
+    change: PlanChange
+    gain: float | None
+    low: float | None
+    high: float | None
+    status: str
 
 
 class SideFigures(Struct, frozen=True, kw_only=True):
@@ -68,6 +82,8 @@ class SideFigures(Struct, frozen=True, kw_only=True):
     shares_s: dict[str, float] = {}
     """Of explanations: seconds of a step by cause, as the newest says; `share_errors_s` are their error bars."""
     share_errors_s: dict[str, float] = {}
+    tuned: TunedFigures | None = None
+    """Of tunings: the best settings of the newest."""
 
 
 class Ratio(Struct, frozen=True, kw_only=True):
@@ -292,7 +308,12 @@ def _side_figures(cell: Measured, extra: Sequence[str], target: float | None) ->
         bottleneck=newest.bottleneck.value if newest is not None else "",
         shares_s={one.cause.value: one.seconds for one in shares},
         share_errors_s={one.cause.value: one.error_s for one in shares},
+        tuned=_tuned_figures(cell.tuned[-1].best) if cell.tuned else None,
     )
+
+
+def _tuned_figures(best: Rung) -> TunedFigures:
+    return TunedFigures(change=best.change, gain=best.gain, low=best.low, high=best.high, status=best.status.value)
 
 
 def _memory(a: Measured, b: Measured) -> Ratio | Absent:
@@ -328,14 +349,15 @@ def _energy(a: Measured, b: Measured) -> Ratio | Absent:
 
 def _without_checks(sides: Sequence[Side]) -> list[Side]:
     """Return the sides without the parity checks that were made on the way to measured runs, which carry their verdict;
-    of an explanation and the bench runs that verify it, the explanation is compared."""
+    of a tuning and its trials, or of an explanation and the bench runs that verify it, the tuning or the explanation is
+    compared. Trials are compared by themselves where one side has nothing else."""
     kinds = {cell.kind for side in sides for cell in side.cells}
-    kept = list(sides)
-    if all(RunKind.EXPLAIN in {cell.kind for cell in side.cells} for side in sides):
-        kept = [Side(side.name, [cell for cell in side.cells if cell.kind is RunKind.EXPLAIN]) for side in sides]
-    elif kinds > {RunKind.PARITY}:
-        kept = [Side(side.name, [cell for cell in side.cells if cell.kind is not RunKind.PARITY]) for side in sides]
-    # A side of nothing but checks stays, so that what is said of it is right.
+    for whole in (RunKind.TUNE, RunKind.EXPLAIN):
+        if all(whole in {cell.kind for cell in side.cells} for side in sides):
+            return [Side(side.name, [cell for cell in side.cells if cell.kind is whole]) for side in sides]
+    left_out = ({RunKind.PARITY} if kinds > {RunKind.PARITY} else set()) | {RunKind.TUNE}
+    kept = [Side(side.name, [cell for cell in side.cells if cell.kind not in left_out]) for side in sides]
+    # A side of nothing but checks or tunings stays, so that what is said of it is right.
     return [one if one.cells else side for one, side in zip(kept, sides, strict=True)]
 
 

@@ -14,6 +14,7 @@ from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import DeviceKind
 from metalmark.model.run import PARITY_FAILED, Absent, Flag, Machine
 from metalmark.model.training import ACCURACY, VALIDATION_LOSS, Ending, Epoch, Metric, Target, TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.runner.flags import flags_of_watched, memory_growth
 from metalmark.stats.drift import drift
@@ -157,6 +158,8 @@ def flags_of(run: AnyRun) -> tuple[Flag, ...]:
         return flags_of_watched(run)
     if isinstance(run, ParityRun | ExplanationRun):
         return run.flags
+    if isinstance(run, TuningRun):
+        return (*_rung_flags(run), *run.flags)
     return (*parity_flags(run), *(run.flags if isinstance(run, BenchRun) else of_training.flags(run)))
 
 
@@ -166,6 +169,14 @@ def parity_flags(run: BenchRun | TrainingRun) -> tuple[Flag, ...]:
     if mark is None or mark.verdict is not ParityVerdict.DIFFERS:
         return ()
     return (Flag(name=PARITY_FAILED, evidence=f"check {mark.run}: {mark.sentence.rstrip('.')}"),)
+
+
+def _rung_flags(run: TuningRun) -> tuple[Flag, ...]:
+    """Return the flag of a tuning whose ladder ends with settings that do not train the same network."""
+    best = run.outcome.best if isinstance(run.outcome, Tuned) else None
+    if best is None or best.verdict is not ParityVerdict.DIFFERS:
+        return ()
+    return (Flag(name=PARITY_FAILED, evidence=f"{best.title}: {best.reason.rstrip('.') or 'it trains differently'}"),)
 
 
 def derive(record: BenchRun) -> Derived | None:

@@ -2,7 +2,8 @@
 
 A cell of a bench is its processes; a cell of trainings is the trainings of one plan, whatever their seeds; a cell of
 watched runs is one loop of the runs that have one name and the same parameters; a cell of parity checks is the newest
-check of one plan against one reference; a cell of explanations is those of one plan, or of one subject without a plan.
+check of one plan against one reference; a cell of explanations is those of one plan, or of one subject without a plan;
+a cell of tunings is those of one baseline with one goal, each by the best settings that it found.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +20,14 @@ from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import Absent, Failed, FailureKind, RunKind
 from metalmark.model.training import Ending, TrainingRun
+from metalmark.model.tuning import Rung, Tuned, TuningRun
 from metalmark.model.watch import Stretch, WatchedRun
 from metalmark.results import derived
 from metalmark.results.cells import Cell, cells_of, worst_verdict
 from metalmark.results.command import bench_command, monitor_words, target_words, train_command
 from metalmark.results.derived import Cost, Memory, PartEnergy, flags_of, memory_used, training_state
 from metalmark.results.published import METRICS, STEPS, PublishedFigure, published
+from metalmark.stats.window import is_cpu
 from metalmark.training.derived import overall_samples_s
 
 Keys = dict[str, str]
@@ -43,6 +46,7 @@ NOT_PUBLISHED = Absent(reason="not published")
 UNCOUNTED_MEMORY = Absent(reason="nothing counted it")
 NO_SPEED = Absent(reason="a parity check measures no speed")
 NOT_EXPLAINED = Absent(reason="an explanation does not measure it")
+NOT_METERED = Absent(reason="nothing metered it while it was tuned")
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -83,6 +87,8 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Of a watched loop: the share of each run's time that it waited for batches."""
     explained: tuple[Explained, ...] = ()
     """Explanations that came to their end, the newest last."""
+    tuned: tuple[Tuned, ...] = ()
+    """Tunings that came to a result, the newest last."""
 
     def value(self, key: str) -> str | None:
         for keys in (self.what, self.how, self.around):
@@ -113,6 +119,7 @@ def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
     trained = [run for run in every if isinstance(run, TrainingRun)]
     checks = [run for run in every if isinstance(run, ParityRun)]
     explanations = [run for run in every if isinstance(run, ExplanationRun)]
+    tunings = [run for run in every if isinstance(run, TuningRun)]
     loops = [(run, loop) for run in every if isinstance(run, WatchedRun) for loop in run.stretches]
     return [
         *starmap(_of_bench, _grouped(bench, lambda one: (_asked(one.plan), _how(one.plan), _around(one.records[0])))),
@@ -120,6 +127,7 @@ def measured_of(runs: Iterable[AnyRun]) -> list[Measured]:
         *starmap(_of_loops, _grouped(loops, _loop_keys)),
         *starmap(_of_checks, _grouped(checks, _check_keys)),
         *starmap(_of_explanations, _grouped(explanations, _explanation_keys)),
+        *starmap(_of_tunings, _grouped(tunings, _tuning_keys)),
     ]
 
 
@@ -410,6 +418,52 @@ def _asked_times(found: Explained) -> tuple[float, ...]:
     """Seconds per step of each block of the step as it was asked for; the median alone where no block is kept."""
     timed = {one.kind: one.samples for one in found.experiments if one.samples and min(one.samples) > 0}
     return timed.get(ExperimentKind.AS_ASKED) or timed.get(ExperimentKind.RESIDENT) or (found.step_s,)
+
+
+# Tunings
+
+
+def _tuning_keys(run: TuningRun) -> CellKeys:
+    return {**_asked(run.plan), "goal": run.request.goal.value}, _how(run.plan), _around(run)
+
+
+def _of_tunings(keys: CellKeys, every: Sequence[TuningRun]) -> Measured:
+    """Return the best settings of each tuning, one value each: the trials behind it chose it, so they do not judge
+    it."""
+    runs = sorted(every, key=lambda run: run.started_at)
+    found = [run.outcome for run in runs if isinstance(run.outcome, Tuned)]
+    timed = [one for one in found if one.best.step_s]
+    lost = [run.outcome for run in runs if isinstance(run.outcome, Failed)]
+    failure = "" if timed else f"{lost[-1].kind.value}: {lost[-1].message}" if lost else "no step was timed"
+    newest, plan = runs[-1], runs[-1].plan
+    best = timed[-1].best if timed else None
+    placed_on = timed[-1].placed_on if timed else str(plan.device)
+    joules = [one.best.joules_per_sample for one in timed if one.best.joules_per_sample is not None]
+    peak = best.peak_bytes if best is not None else None
+    return Measured(
+        kind=RunKind.TUNE,
+        what=keys[0],
+        how=keys[1],
+        around=keys[2],
+        speakable=frozenset({"dtype", *plan.params}),
+        processes=tuple((_sample_s(one.best),) for one in timed),
+        samples_per_step=(best.samples_per_step or 1) if best is not None else 1,
+        memory=UNCOUNTED_MEMORY
+        if peak is None
+        else Memory(bytes=peak, of="process" if is_cpu(placed_on) else "device"),
+        energy={placed_on: tuple(joules)} if joules and len(joules) == len(timed) else NOT_METERED,
+        flags={flag.name: flag.evidence for flag in flags_of(newest)},
+        failure=failure,
+        runs=tuple(runs),
+        command=bench_command(best.change.applied(plan)) if best is not None else "",
+        parity=best.verdict if best is not None else None,
+        tuned=tuple(timed),
+    )
+
+
+def _sample_s(rung: Rung) -> float:
+    assert rung.step_s is not None
+    return rung.step_s / (rung.samples_per_step or 1)
 
 
 # Published figures

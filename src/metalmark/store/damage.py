@@ -5,6 +5,7 @@ from metalmark.model.explanation import Explained, ExplanationRun, Roofline
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.store.row import row_of
 
@@ -42,6 +43,8 @@ def damage_of(run: AnyRun) -> str:
         return "a quantity has no noise to be judged by, or a distance below 0"
     if isinstance(run, ExplanationRun) and isinstance(run.outcome, Explained) and (why := _unlike_a_step(run.outcome)):
         return why
+    if isinstance(run, TuningRun) and isinstance(run.outcome, Tuned) and (why := _unlike_a_ladder(run, run.outcome)):
+        return why
     try:
         row = row_of(run)
         figures = (row.step_s, row.samples_s, row.steps, row.input_share, row.accuracy)
@@ -49,6 +52,21 @@ def damage_of(run: AnyRun) -> str:
     except ArithmeticError:
         beyond = True
     return "its figures are beyond any number" if beyond else ""
+
+
+def _unlike_a_ladder(run: TuningRun, found: Tuned) -> str:
+    if not found.ladder:
+        return "its ladder has no baseline"
+    for rung in (*found.ladder, *found.others):
+        figures = (rung.value, rung.step_s, rung.gain, rung.low, rung.high, rung.first_step_s, rung.joules_per_sample)
+        counts = (rung.samples_per_step, rung.peak_bytes)
+        if any(value is not None and not 0 <= value < LARGEST for value in (*figures, *counts)) or rung.gain == 0:
+            return "a rung has a figure that nothing measured has"
+        try:
+            rung.change.applied(run.plan)
+        except (TypeError, ValueError):  # msgspec's own are ValueErrors too
+            return "a rung changes a setting that there is not"
+    return ""
 
 
 def _unlike_a_step(found: Explained) -> str:

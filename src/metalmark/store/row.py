@@ -14,6 +14,7 @@ from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan
 from metalmark.model.run import Absent, Run
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.summary import median
 
@@ -50,7 +51,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Validation accuracy of the best epoch."""
     folder: bytes | None = None
     parity: str = ""
-    """Of a parity check, what it found, in a few words; of a measured or trained run, the verdict that it carries."""
+    """Of a parity check, what it found, in a few words; of a measured or trained run, the verdict that it carries; of a
+    tuning, that of its best settings."""
 
     @property
     def path(self) -> Path | None:
@@ -107,8 +109,10 @@ def row_of(run: Run, folder: Path | None = None) -> Row:
         return Row(**columns, **_watch_columns(run))
     if isinstance(run, ExplanationRun):
         return Row(**columns | _explained_columns(run))
-    assert isinstance(run, BenchRun | TrainingRun | ParityRun)
+    assert isinstance(run, BenchRun | TrainingRun | ParityRun | TuningRun)
     columns |= {"cell": run.cell, **_plan_columns(run.plan)}
+    if isinstance(run, TuningRun):
+        return Row(**columns | _tuned_columns(run))
     if isinstance(run, ParityRun):
         return Row(**columns | _parity_columns(run))
     columns |= {"repeat": run.repeat, "parity": run.parity.verdict.value if run.parity is not None else ""}
@@ -141,6 +145,21 @@ def _explained_columns(run: ExplanationRun) -> dict[str, Any]:
         "step_s": outcome.step_s or None,
         "samples_s": samples / outcome.step_s if samples and outcome.step_s else None,
         "input_share": outcome.share(Cause.INPUT) if any(one.cause is Cause.INPUT for one in outcome.shares) else None,
+    }
+
+
+def _tuned_columns(run: TuningRun) -> dict[str, Any]:
+    """The plan's columns are those of the baseline; the figures are those of the best settings."""
+    outcome = run.outcome
+    if not isinstance(outcome, Tuned):
+        return {}
+    best = outcome.best
+    samples, verdict = best.samples_per_step, best.verdict
+    return {
+        "device": outcome.placed_on or str(run.plan.device),
+        "step_s": best.step_s or None,
+        "samples_s": samples / best.step_s if samples and best.step_s else None,
+        "parity": verdict.value if verdict is not None else "",
     }
 
 

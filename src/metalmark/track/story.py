@@ -16,6 +16,7 @@ from metalmark.model.plan import Plan, Scalar
 from metalmark.model.plan import word as in_words
 from metalmark.model.run import Absent, Failed, Machine, Series, Software, Telemetry
 from metalmark.model.training import Ending, Epoch, TrainingRun, TrainingSetup
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun, WatchedScript
 from metalmark.results.command import monitor_words, target_words
 from metalmark.results.derived import derive, flags_of, joules_of_epochs, target_reached
@@ -34,6 +35,7 @@ from metalmark.track.queue import (
     QueueEvent,
     QueueWriter,
 )
+from metalmark.track.tune_story import request_params, rung_metrics, tuning_metrics, tuning_tags
 from metalmark.training.derived import best, elapsed_s, samples_s
 from metalmark.training.folder import BEST, RECORD, read_request
 
@@ -67,6 +69,9 @@ def begin_of(run: AnyRun) -> Begin:
     elif isinstance(run, ParityRun):
         kind, tags = "parity", machine_tags(run.machine, run.software)
         tags["reference"] = run.reference.label
+    elif isinstance(run, TuningRun):
+        kind, tags = "tune", machine_tags(run.machine, run.software)
+        params |= request_params(run.request)
     else:
         first = run.sessions[0] if run.sessions else None
         kind, tags = "training", machine_tags(first.machine, first.software) if first is not None else {}
@@ -75,7 +80,7 @@ def begin_of(run: AnyRun) -> Begin:
         goal["target"] = None if run.goal.target is None else target_words(run.goal.target)
         goal["monitor"] = None if run.goal.monitor is None else monitor_words(run.goal.monitor)
         params |= {name: value for name, value in goal.items() if value is not None}
-    if not isinstance(run, ParityRun):
+    if not isinstance(run, ParityRun | TuningRun):
         tags |= parity_tags(run)
         if run.sweep:
             params["repeat"] = run.repeat
@@ -127,6 +132,12 @@ def history(run: AnyRun) -> Iterator[QueueEvent]:
         end_ms = milliseconds(run.started_at) + round(run.outcome.elapsed_s * 1000)
         yield step_row(0, known_numbers(explanation_metrics(run.outcome)), end_ms)
         yield Known(tags=explanation_tags(run, run.outcome))
+    elif isinstance(run, TuningRun) and isinstance(run.outcome, Tuned):
+        end_ms = milliseconds(run.started_at) + round(run.outcome.elapsed_s * 1000)
+        for number, rung in enumerate(run.outcome.ladder):
+            yield step_row(number, known_numbers(rung_metrics(rung)), end_ms)
+        yield step_row(len(run.outcome.ladder) - 1, known_numbers(tuning_metrics(run.outcome)), end_ms)
+        yield Known(tags=tuning_tags(run, run.outcome))
     elif isinstance(run, BenchRun) and isinstance(run.outcome, Completed):
         yield from _blocks(run, run.outcome)
     elif isinstance(run.outcome, Failed):
@@ -155,13 +166,20 @@ def conclude(writer: QueueWriter, run: AnyRun, folder: Path | None = None) -> No
     else:
         end_s = run.outcome.phases.end_s if isinstance(run.outcome, Completed) else 0.0
         end_s = run.outcome.seconds if isinstance(run.outcome, Checked) else end_s
-        end_s = run.outcome.elapsed_s if isinstance(run.outcome, Explained) else end_s
+        end_s = run.outcome.elapsed_s if isinstance(run.outcome, Explained | Tuned) else end_s
         end_ms = milliseconds(run.started_at) + round(end_s * 1000)
         writer.append(*telemetry_rows(run.telemetry, began_ms=milliseconds(run.started_at)))
         writer.attach(AttachedFile(name=RECORD), encode_export([run]))
+    writer.end(End(at_ms=end_ms, status=_status(run)))
+
+
+def _status(run: AnyRun) -> EndStatus:
+    if isinstance(run, TuningRun) and isinstance(run.outcome, Tuned):  # its ending is a figure
+        return EndStatus.FINISHED if run.outcome.complete else EndStatus.KILLED
     ending = run.header.ending
-    status = EndStatus.KILLED if ending in KILLED else EndStatus.FAILED
-    writer.end(End(at_ms=end_ms, status=EndStatus.FINISHED if ending in FINISHED else status))
+    if ending in FINISHED:
+        return EndStatus.FINISHED
+    return EndStatus.KILLED if ending in KILLED else EndStatus.FAILED
 
 
 # Bench

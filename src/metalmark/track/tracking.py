@@ -12,6 +12,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Scalar
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress
 from metalmark.track import story
@@ -119,7 +120,7 @@ class Tracking:
             self._open(event.run.id)
         elif isinstance(event, TrainingProgress):
             self._progress(event)
-        elif isinstance(event, Ended) and isinstance(event.run, BenchRun | ParityRun | ExplanationRun):
+        elif isinstance(event, Ended) and isinstance(event.run, BenchRun | ParityRun | ExplanationRun | TuningRun):
             self._measured.append(write_queue(event.run, self._targets.destinations))
         elif isinstance(event, Ended) and isinstance(event.run, TrainingRun):
             if self._begun:

@@ -23,6 +23,7 @@ from metalmark.report.html.document import (
     run_section,
     sweep_section,
     trainings_section,
+    tunings_section,
 )
 from metalmark.report.html.page import Value, columns_of, figures_block, not_drawn, table
 from metalmark.report.text.run_list import HEADERS, list_line, result_of
@@ -169,7 +170,8 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
         names=names,
         running=status if status and status.alive else None,
         by=compare_choices(measured_of(runs)),
-        section=sweep_section(content.bench_runs, plans=content.measured_plans, links="/run/") if has_cells else "",
+        section=_tuned(content)
+        + (sweep_section(content.bench_runs, plans=content.measured_plans, links="/run/") if has_cells else Markup()),
         figures=_figures(content) if runs else Markup(),
         machines=_machines(runs),
     )
@@ -188,6 +190,18 @@ def address_of(query: str, store_path: Path) -> str:
         selection = select(query, store, files=False)
     sweep = selection.sweep or (selection.rows[-1].sweep if len(selection.rows) > 1 else "")
     return f"/sweep/{sweep}" if sweep else f"/run/{selection.rows[-1].id}"
+
+
+def _tuned(content: Content) -> Markup:
+    """The ladders of tunings, which stand above the trials that they come from."""
+    if not content.tunings:
+        return Markup()
+
+    def draw() -> Markup:
+        missing: list[Missing] = []
+        return tunings_section(content.tunings, missing) + not_drawn(missing)
+
+    return DRAWINGS.get(("tuned", *(f"{run.id} {run.header.ending}" for run in content.tunings)), draw)
 
 
 def _figures(content: Content) -> Markup:

@@ -25,6 +25,9 @@ PALETTE = {"INK": "#1d1f22", "MUTED": "#5b6067", "RULE": "#dddcd6", "FAINT": "#e
 SERIES = ("#0067a5", "#c25200", "#00805d", "#a4457f", "#8a6d00", "#5b5fc7", "#4d5358")
 """Told apart by lightness too, for people who see colours otherwise; page.css has a dark counterpart of each."""
 ROW_PX = 21
+CHARACTER_PX, MOST_LABEL_PX = 5.5, 190
+LEAST_BARS = 0.35
+"""Share of a chart's width that its longest bar has at least, however long the text at its end is."""
 MOST_ROWS = 24
 
 _VALUE = re.compile(r'"\$(\w+)"')
@@ -59,6 +62,8 @@ class Bar(Struct, frozen=True, kw_only=True):
     high: float | None = None
     hollow: bool = False
     """Published by others, not measured here."""
+    more: str = ""
+    """What is shown after the figure on hovering."""
 
 
 class Missing(Struct, frozen=True, kw_only=True):
@@ -116,7 +121,6 @@ def bars_svg(bars: Sequence[Bar], *, unit: str, percent: bool = False) -> str:
     groups = list(dict.fromkeys(plain(bar.group) for bar in bars))
     names = list(dict.fromkeys(plain(bar.row) for bar in bars))
     together = len({(bar.row, bar.group) for bar in bars}) > len(names)
-    most = max(bar.high if bar.high is not None else bar.value for bar in bars)
     rows = [_bar_row(bar, unit, percent) for bar in bars]
     height = ROW_PX * len(names) * (len(groups) if together else 1)
     return svg(
@@ -132,15 +136,25 @@ def bars_svg(bars: Sequence[Bar], *, unit: str, percent: bool = False) -> str:
         offset={"field": "group", "type": "nominal", "sort": groups} if together else None,
         colours=scale_of(groups),
         legend={"title": None} if len(groups) > 1 else None,
-        # Room at the right for the figure at the longest bar's end.
-        most=most * 1.28 or 1.0,
+        most=_axis_end(rows, names) or 1.0,
         unit=unit,
         format=".0%" if percent else "~s",
     )
 
 
+def _axis_end(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> float:
+    """Return where the axis ends, so that there is room for the text at the end of each bar."""
+    width = WIDTH - 26 - min(MOST_LABEL_PX, CHARACTER_PX * max(map(len, names)))
+    ends = [max(1.28 * row["end"], row["end"] / max(LEAST_BARS, 1 - _text_px(row["text"]) / width)) for row in rows]
+    return float(max(ends))
+
+
+def _text_px(text: str) -> float:
+    return CHARACTER_PX * len(text) + 8
+
+
 def _bar_row(bar: Bar, unit: str, percent: bool) -> dict[str, Any]:
-    says = f"{bar.row}, {bar.group}: {bar.text}"
+    says = f"{bar.row}, {bar.group}: {bar.text}{f', {bar.more}' if bar.more else ''}"
     if bar.low is not None and bar.high is not None and not percent:
         says += f", 95% interval {figures(bar.low)} to {figures(bar.high)}"
     return {

@@ -11,11 +11,13 @@ from metalmark.model.measurement import BenchRun, Completed, Phases
 from metalmark.model.parity import ParityRun
 from metalmark.model.run import Absent, Series, Telemetry
 from metalmark.model.training import ACCURACY, TRAIN_LOSS, VALIDATION_LOSS, TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.model.watch import Curve, WatchedRun
 from metalmark.report.charts.draw import Drawn, Figure, Missing, numbers
 from metalmark.report.charts.explain import explanation_figures, script_figures
 from metalmark.report.charts.lines import MOST_LINES, Axis, Line, Point, Span, lines_svg, thinned, wants_log
 from metalmark.report.charts.parity import parity_figures
+from metalmark.report.charts.tune import tuning_figures
 from metalmark.report.text.tables import Table
 from metalmark.report.text.units import figures, grouped, known, metric_value, percent, prefix_of, reading, seconds
 from metalmark.results.cells import Cell
@@ -70,6 +72,10 @@ def run_figures(run: AnyRun) -> list[Drawn]:
         return parity_figures(run)
     if isinstance(run, ExplanationRun):
         return [*explanation_figures(run), *series_figures(run.telemetry, run.subject, headed=True)]
+    if isinstance(run, TuningRun):
+        # What the sensors read is with its trials.
+        sensors = series_figures(run.telemetry, run.plan.label, headed=True) if run.telemetry.series else []
+        return [*tuning_figures(run), *sensors]
     drawn: list[Drawn] = [*training_figures(run)]
     for number, session in enumerate(run.sessions):
         which = f", session {number + 1}" if len(run.sessions) > 1 else ""

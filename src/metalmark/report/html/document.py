@@ -13,6 +13,7 @@ from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import Telemetry, now_utc
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.report.answer import answer
 from metalmark.report.charts.cells import efficiency_figures, published_figures, scaling_figures, throughput_figures
@@ -35,6 +36,7 @@ from metalmark.report.text.run_page import (
 from metalmark.report.text.run_tables import training_table
 from metalmark.report.text.side_by_side import side_notes, side_tables
 from metalmark.report.text.tables import Table, plan_name, published_tables, spaced, sweep_table
+from metalmark.report.text.tune_page import tuning_sentence, tuning_tables, tunings_table
 from metalmark.report.text.units import count, moment, reading
 from metalmark.report.text.watch_page import watched_tables, watched_verdict
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings
@@ -74,6 +76,7 @@ def document(content: Content) -> str:
     counts += [count(len(watched), "watched run")] if watched else []
     counts += [count(len(content.parities), "parity check")] if content.parities else []
     counts += [count(len(content.explanations), "explanation")] if content.explanations else []
+    counts += [count(len(content.tunings), "tuning")] if content.tunings else []
     return page(
         content.title,
         render("report.html", lines=answer(content), parts=parts, absent=not_drawn(missing)),
@@ -82,12 +85,14 @@ def document(content: Content) -> str:
 
 
 def _parts(content: Content, missing: list[Missing]) -> Iterator[Part]:
+    if content.tunings:
+        yield ("tunings", "What tuning gained", tunings_section(content.tunings, missing))
     if content.explanations:
         yield ("explanations", "What a step waits for", explanations_section(content.explanations, missing))
     cells = cells_of(content.bench_runs)
     if cells:
         results = sweep_section(content.bench_runs, plans=content.measured_plans, left_out=content.left_out)
-        yield ("results", "Results", results)
+        yield ("results", "Results" if content.asked_bench_runs else "Trials", results)
         drawn = [*throughput_figures(cells), *scaling_figures(cells)]
         yield from _charts("speed", "Throughput and scaling", drawn, missing)
         yield from _charts("energy", "Energy and efficiency", efficiency_figures(cells, content.ceilings), missing)
@@ -170,6 +175,10 @@ def run_section(
     elif isinstance(run, ExplanationRun) and isinstance(run.outcome, Explained):
         shown, more = _around_figures(run, run.outcome)
         answer = explanation_sentence(run)
+    elif isinstance(run, TuningRun) and isinstance(run.outcome, Tuned):
+        tables = tuning_tables([run])
+        shown, more, answer = tables[:1], tables[1:], tuning_sentence(run)
+    at_trials = isinstance(run, TuningRun) and not run.telemetry.series
     blocks = [run_facts(run), *([machine_facts(header.machine)] if machine and header.machine is not None else [])]
     blocks += [software_facts(header.software)] if header.software is not None else []
     return render(
@@ -188,7 +197,7 @@ def run_section(
         notes=[*derived_lines(run, ceilings), *_run_notes(run, done)],
         figures=figures_block(run_figures(run), missing) if draws else "",
         blocks=blocks,
-        telemetry="" if header.telemetry is None else telemetry_table(header.telemetry, done),
+        telemetry="" if header.telemetry is None or at_trials else telemetry_table(header.telemetry, done),
     )
 
 
@@ -213,6 +222,15 @@ def parity_section(runs: Sequence[ParityRun], missing: list[Missing]) -> "Markup
 def explanations_section(runs: Sequence[ExplanationRun], missing: list[Missing]) -> "Markup":
     """Return the explanations in one table where there are several, then each."""
     parts = [from_table(explanations_table(runs), caption=False)] if len(runs) > 1 else []
+    shown = [run_section(run, missing, machine=False, level=3) for run in runs[:MOST_TRAININGS]]
+    left = len(runs) - len(shown)
+    more = [render("notes.html", notes=[f"{left} more: name fewer runs to see each."])] if left else []
+    return render("join.html", parts=[*parts, *shown, *more])
+
+
+def tunings_section(runs: Sequence[TuningRun], missing: list[Missing]) -> "Markup":
+    """Return the tunings in one table where there are several, then each."""
+    parts = [from_table(tunings_table(runs), caption=False)] if len(runs) > 1 else []
     shown = [run_section(run, missing, machine=False, level=3) for run in runs[:MOST_TRAININGS]]
     left = len(runs) - len(shown)
     more = [render("notes.html", notes=[f"{left} more: name fewer runs to see each."])] if left else []

@@ -15,13 +15,12 @@ from metalmark.model.explanation import (
     Explained,
     ExplanationRun,
     MeasuredGain,
-    PlanChange,
     Profile,
     Proposal,
     Roofline,
     StepShare,
 )
-from metalmark.model.plan import Device, DeviceKind, word
+from metalmark.model.plan import Device, DeviceKind, PlanChange, word
 from metalmark.model.run import Absent, Failed
 from metalmark.report.text.tables import Table, spaced
 from metalmark.report.text.units import count, duration, figures, prefix_of, seconds, share

@@ -16,6 +16,7 @@ from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import SCHEMA, Absent
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Rung, Tuned, TuningRun
 from metalmark.report.answer import answer
 from metalmark.report.content import Content
 from metalmark.report.text.explain_page import explanation_tables
@@ -23,6 +24,7 @@ from metalmark.report.text.parity_page import parity_tables, row_verdict
 from metalmark.report.text.run_page import machine_facts
 from metalmark.report.text.run_tables import training_table
 from metalmark.report.text.tables import Table, published_tables, sweep_table
+from metalmark.report.text.tune_page import rate_of, tuning_tables
 from metalmark.report.text.watch_page import watched_tables
 from metalmark.results.cells import Cell, cells_of
 from metalmark.results.derived import Cost, Derived, Utilisation, derive, flags_of
@@ -58,7 +60,9 @@ DERIVED: dict[str, Callable[[Derived], object]] = {
 _COLUMNS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("parquet.toml").read_text(encoding="utf-8")
 )
-BLOCKS, EPOCHS, QUANTITIES, SHARES = (_COLUMNS[name] for name in ("blocks", "epochs", "quantities", "shares"))
+BLOCKS, EPOCHS, QUANTITIES, SHARES, RUNGS = (
+    _COLUMNS[name] for name in ("blocks", "epochs", "quantities", "shares", "rungs")
+)
 PARITY = "parity"
 ONE_KIND = "Ask for one kind at a time; --format json and html hold all kinds."
 
@@ -69,6 +73,7 @@ def markdown_text(content: Content) -> str:
         f"## {escaped(content.title)}\n",
         "".join(f"{escaped(line.replace('`', ''))}\n" for line in answer(content)),
     ]
+    parts += [markdown(table) for run in content.tunings for table in tuning_tables([run])]
     cells = cells_of(content.bench_runs)
     if cells:
         parts.append(markdown(sweep_table(cells)))
@@ -89,10 +94,12 @@ def markdown_text(content: Content) -> str:
 
 def csv_text(content: Content) -> str:
     """A line per cell; for trainings a line per epoch; for parity checks alone a line per quantity; for explanations
-    a line per share of a step."""
+    a line per share of a step; for tunings a line for everything that was tried."""
     _one_kind(content, "CSV")
     if _only_parity(content):
         return _csv(QUANTITIES, (row.values() for row in quantity_rows(content.parities)))
+    if content.tunings:
+        return _csv(RUNGS, (row.values() for row in rung_rows(content.tunings)))
     if content.explanations:
         return _csv(SHARES, (row.values() for row in share_rows(content.explanations)))
     if not content.trainings:
@@ -110,7 +117,7 @@ def _csv(headers: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def parquet_bytes(content: Content) -> bytes:
     """A row per block of each run, warm-up marked; for trainings a row per epoch; for parity checks alone a row per
-    quantity; for explanations a row per share of a step."""
+    quantity; for explanations a row per share of a step; for tunings a row for everything that was tried."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -120,7 +127,9 @@ def parquet_bytes(content: Content) -> bytes:
         ) from error
     _one_kind(content, "Parquet")
     columns, rows, per = BLOCKS, block_rows(content.bench_runs), "block"
-    if content.trainings:
+    if content.tunings:
+        columns, rows, per = RUNGS, rung_rows(content.tunings), "rung"
+    elif content.trainings:
         columns, rows, per = EPOCHS, epoch_rows(content.trainings), "epoch"
     elif content.explanations:
         columns, rows, per = SHARES, share_rows(content.explanations), "share of a step"
@@ -141,6 +150,13 @@ def _only_parity(content: Content) -> bool:
 def _one_kind(content: Content, form: str) -> None:
     if content.watched:
         raise UsageError(f"A watched run has no rows for {form}.", hint=ONE_KIND)
+    if content.tunings:
+        # Its trials have their own table; here they stand behind the rungs that they gave.
+        sweeps = {run.sweep for run in content.tunings}
+        others = [run for run in content.runs if not isinstance(run, TuningRun) and run.header.sweep not in sweeps]
+        if others:
+            raise UsageError(f"Tunings and other runs do not fit into one {form} table.", hint=ONE_KIND)
+        return
     if content.explanations and len(content.explanations) < len(content.runs):
         raise UsageError(f"Explanations and other runs do not fit into one {form} table.", hint=ONE_KIND)
     if content.bench_runs and content.trainings:
@@ -308,6 +324,38 @@ def share_rows(runs: Iterable[ExplanationRun]) -> Iterator[FlatRow]:
                 **lead, "cause": one.cause.value, "seconds": one.seconds, "error_s": one.error_s,
                 "share": one.seconds / found.step_s if found.step_s else None, "evidence": one.evidence,
             }  # fmt: skip
+
+
+def rung_rows(runs: Iterable[TuningRun]) -> Iterator[FlatRow]:
+    """Return a row per rung of the ladder, then one for each other combination that was tried. A tuning that failed is
+    one row without figures."""
+    for run in runs:
+        lead: FlatRow = {
+            **dict.fromkeys(RUNGS), "run": run.id, "started_at": run.started_at, **_plan(run.plan),
+            "mode": run.plan.mode.value, "goal": run.request.goal.value, "ending": run.header.ending,
+        }  # fmt: skip
+        found = run.outcome
+        if not isinstance(found, Tuned):
+            yield {**lead, "message": found.message}
+            continue
+        lead |= {"placed_on": found.placed_on, "complete": found.complete}
+        for number, rung in enumerate(found.ladder):
+            yield {**lead, **_rung(run.plan, rung), "rung": number}
+        for rung in found.others:
+            yield {**lead, **_rung(run.plan, rung)}
+
+
+def _rung(plan: Plan, rung: Rung) -> FlatRow:
+    """The columns of a plan are those of the rung: of the baseline with the change made."""
+    return {
+        **_plan(rung.change.applied(plan)), "title": rung.title, "change": msgspec.json.encode(rung.change).decode(),
+        "status": rung.status.value, "value": rung.value, "step_s": rung.step_s,
+        "samples_per_step": rung.samples_per_step, "samples_per_s": rate_of(rung), "gain": rung.gain, "low": rung.low,
+        "high": rung.high, "processes": rung.processes, "first_step_s": rung.first_step_s,
+        "peak_bytes": rung.peak_bytes, "joules_per_sample": rung.joules_per_sample,
+        PARITY: rung.verdict.value if rung.verdict is not None else None, "reason": rung.reason or None,
+        "trials": " ".join(rung.runs),
+    }  # fmt: skip
 
 
 def _verdict(run: BenchRun | TrainingRun) -> str | None:

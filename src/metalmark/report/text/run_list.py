@@ -91,8 +91,9 @@ def result_of(row: "Row", *, brief: bool = False) -> str:
     known = [*filter(None, parts)]
     if brief:
         known = known[:1] or [row.ending]
-        # Of an explanation, the verdict comes before any figure.
-        known = [row.ending, *known] if row.kind == RunKind.EXPLAIN and row.step_s is not None else known
+        # Of an explanation the verdict, and of a tuning the gain, comes before any figure.
+        told = row.kind in (RunKind.EXPLAIN, RunKind.TUNE) and row.step_s is not None
+        known = [row.ending, *known] if told else known
     # A speed or an accuracy that is not that of the same network is never shown without the mark.
     return ", ".join([*known, *([PARITY_FAILED] if row.parity == ParityVerdict.DIFFERS else [])])
 

@@ -10,8 +10,10 @@ from metalmark.model.parity import Checked, ParityRun
 from metalmark.model.plan import Plan, word
 from metalmark.model.run import Absent, DeviceMemory, Failed, Flag, Machine, Peak, Software
 from metalmark.model.training import TrainingRun
+from metalmark.model.tuning import Tuned, TuningRun
 from metalmark.model.watch import WatchedRun, WatchedScript
 from metalmark.report.text.tables import spaced
+from metalmark.report.text.tune_page import settings_words
 from metalmark.report.text.units import (
     Known,
     count,
@@ -57,9 +59,9 @@ def run_page(runs: Sequence[AnyRun], ceilings: Ceilings = NO_CEILINGS) -> str:
     steering = sorted({f"{name}={value}" for one in software for name, value in one.environment.items()})
     lines = [*dict.fromkeys(lines), f"software: {', '.join([*versions, *pythons])}"]
     lines += [f"environment: {', '.join(steering)}"] if steering else []
-    if len(runs) <= MOST_RUNS:
-        for run in runs:
-            lines += ["", *_run(run, ceilings)]
+    # The trials of a tuning are many, and it is one.
+    for run in runs if len(runs) <= MOST_RUNS else [run for run in runs if isinstance(run, TuningRun)]:
+        lines += ["", *_run(run, ceilings)]
     return printable("\n".join(lines))
 
 
@@ -82,6 +84,8 @@ def run_facts(run: AnyRun) -> list[Fact]:
         return [*plan_facts(run.plan), Fact("reference", run.reference.label), *_checked_facts(run)]
     if isinstance(run, ExplanationRun):
         return [*([] if run.plan is None else plan_facts(run.plan)), *_explained_facts(run)]
+    if isinstance(run, TuningRun):
+        return [*plan_facts(run.plan), *_tuned_facts(run)]
     parity = (
         [Fact("parity", f"{run.parity.verdict.value}, by check {run.parity.run}")] if run.parity is not None else []
     )
@@ -136,6 +140,26 @@ def _explained_facts(run: ExplanationRun) -> list[Fact]:
         *([Fact("ran on", ran)] if ran else []),
         *([Fact("step", f"{seconds(found.step_s)} ± {seconds(found.error_s)}")] if found.step_s else []),
         *([Fact("took", duration(found.elapsed_s))] if found.elapsed_s else []),
+    ]
+
+
+def _tuned_facts(run: TuningRun) -> list[Fact]:
+    asked, found = run.request, run.outcome
+    facts = [
+        Fact("goal", asked.goal.value),
+        Fact("gate", "on" if asked.gate else "off: whether the best settings train the same network was not checked"),
+        *([Fact("kept as they are", ", ".join(map(spaced, asked.fixed)))] if asked.fixed else []),
+        *([Fact("memory limit", size(asked.memory_limit_bytes))] if asked.memory_limit_bytes is not None else []),
+    ]
+    if not isinstance(found, Tuned):
+        return facts
+    ran = f"{found.placed_on} ({found.device_name})" if found.device_name else found.placed_on
+    return [
+        *facts,
+        *([Fact("ran on", ran)] if ran else []),
+        Fact("best settings", settings_words(found.best.change) or "the baseline"),
+        *([Fact("its runs", ", ".join(found.best.runs))] if found.best.runs else []),
+        Fact("took", f"{duration(found.elapsed_s)} of {duration(asked.time_s)}, {count(found.trials, 'trial')}"),
     ]
 
 
@@ -245,6 +269,8 @@ def shown_flags(run: AnyRun) -> tuple[Flag, ...]:
         return flags_of(run) if isinstance(run.outcome, Completed) else ()
     if isinstance(run, TrainingRun):
         return parity_flags(run)
+    if isinstance(run, TuningRun):
+        return flags_of(run)
     return run.flags if isinstance(run, ParityRun | ExplanationRun) else ()
 
 

@@ -10,6 +10,7 @@ from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Plan
 from metalmark.model.run import PARITY_FAILED, Absent
 from metalmark.model.training import ACCURACY, Ending, Epoch, TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.model.watch import WatchedRun
 from metalmark.model.workload import Task
 from metalmark.report.text.explain_page import explanation_tables
@@ -17,6 +18,7 @@ from metalmark.report.text.parity_page import parity_tables
 from metalmark.report.text.run_list import HEADERS, list_line
 from metalmark.report.text.side_by_side import data_note, side_tables
 from metalmark.report.text.tables import Table, sweep_table
+from metalmark.report.text.tune_page import tuning_tables
 from metalmark.report.text.units import (
     count,
     duration,
@@ -46,14 +48,17 @@ DROP = ("top-5", "rate", "validation")
 
 def run_tables(runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), columns: int = WIDE) -> list[Table]:
     """One table of the bench runs, one of a training's epochs or of several trainings side by side, one per
-    watched run, and those of parity checks and explanations."""
+    watched run, and those of parity checks, explanations and tunings."""
     cells = cells_of(run for run in runs if isinstance(run, BenchRun))
     trainings = [run for run in runs if isinstance(run, TrainingRun)]
     watched = [run for run in runs if isinstance(run, WatchedRun)]
     checks = [run for run in runs if isinstance(run, ParityRun)]
     explanations = [run for run in runs if isinstance(run, ExplanationRun)]
-    # The plans of parity checks and of explanations are no cells to be measured.
-    planned = plans if cells or not (checks or explanations) else ()
+    tunings = [run for run in runs if isinstance(run, TuningRun)]
+    tuned = {run.sweep for run in tunings}
+    asked = [cell for cell in cells if cell.records[0].sweep not in tuned]
+    # The plans of parity checks, explanations and tunings are no cells to be measured.
+    planned = plans if asked or not (checks or explanations or tunings) else ()
     tables = [sweep_table(cells, plans=planned)] if cells or planned else []
     if len(trainings) == 1:
         tables.append(training_table(trainings[0]))
@@ -61,8 +66,13 @@ def run_tables(runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), columns: i
         tables += side_tables(trainings, columns=columns)
     for run in watched:
         tables += watched_tables(run)
-    # The bench runs beside an explanation are those that verify it.
-    return [*explanation_tables(explanations, columns=columns), *tables, *parity_tables(checks, columns=columns)]
+    # The bench runs beside a tuning are its trials, those beside an explanation verify it.
+    return [
+        *tuning_tables(tunings),
+        *explanation_tables(explanations, columns=columns),
+        *tables,
+        *parity_tables(checks, columns=columns),
+    ]
 
 
 def list_table(rows: Sequence[Row]) -> Table:
