@@ -137,6 +137,7 @@ def test_a_larger_batch_and_a_loader_that_is_waited_for(path: Path) -> None:
     assert outcome.ladder[1].change.loader == {"workers": 2}
     assert outcome.best.gain is not None
     assert outcome.best.gain > 1.5
+    assert outcome.best.proved  # a loader changes nothing of what is computed
     if os.cpu_count() == 2:
         assert any("whatever the loader" in note for note in outcome.notes)
 
@@ -224,6 +225,7 @@ def test_a_search_that_is_stopped_is_kept(path: Path, tmp_path: Path, number: si
         ({"output": "/no/such/folder/best.json"}, "does not exist"),
         ({"resume": "nothing12"}, "nothing12"),
         ({"steps_planned": 0}, "--steps-planned"),
+        ({"dtype": "bfloat16"}, "--keep dtype"),
     ],
 )
 def test_bad_words_are_answered_before_anything_runs(path: Path, options: dict[str, Any], words: str) -> None:

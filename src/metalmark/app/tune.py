@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -113,6 +113,7 @@ def tune(
             raise UsageError("A baseline has one loader.", hint="Give one value each: --workers 1 --prefetch 2")
         count = None if threads is None else choices.parse_threads(threads)[0]
         info, source = describe(names[0])
+        _refuse_settings({**(params or {}), **more_params})
         given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
         combinations = combine([info], given, choices.option_flags(tune))
         if any(len(each) != 1 for each in combinations.values()):
@@ -219,6 +220,16 @@ def parse_bytes(text: str) -> int:
     if found is None or float(found[1]) <= 0:
         raise UsageError(f"--memory-limit is a size, not {text!r}.", hint="For example --memory-limit 16G.")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def _refuse_settings(params: Mapping[str, Choice]) -> None:
+    """Refuse settings where parameters of a workload stand: to find them is the search's own work."""
+    for name in params:
+        if name in Settings.__struct_fields__:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is what tune searches; its baseline is float32 and eager.",
+                hint=f"To leave it as it is: --keep {name}. To measure one value: metalmark bench.",
+            )
 
 
 def _goal(word: str) -> TuningGoal:

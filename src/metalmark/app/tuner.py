@@ -204,6 +204,8 @@ class Tuner:
             untested = [mark for mark in marks if mark.verdict is ParityVerdict.UNTESTED]
             if not differs:
                 status = RungStatus.UNPROVED if untested else RungStatus.BEST
+                if not marks:
+                    self._notes.append(f"{change_words(change)} changes nothing that a parity check could compare.")
                 self._mark(change, status, verdict, _sentences(untested))
                 return winner, more
             self._mark(change, RungStatus.DIFFERS, verdict, _sentences(differs))

@@ -8,8 +8,6 @@ from metalmark.cli import complete
 from metalmark.cli import options as shared
 from metalmark.cli.train import echo_error
 
-TIMED_OUT_CODE = 1
-
 
 @click.command(
     "tune", cls=shared.WorkloadCommand,

@@ -92,9 +92,11 @@ class Rung(Struct, frozen=True, kw_only=True):
 
     @property
     def proved(self) -> bool:
-        """Whether it passed the gate."""
+        """Whether it passed the gate. Where no setting of the step differs, only a loader or a batch size, there is
+        nothing that a check could compare."""
         marks = [mark for mark in (self.parity, self.curve) if mark is not None]
-        return bool(marks) and all(mark.verdict is ParityVerdict.AGREES for mark in marks)
+        nothing_to_check = self.status is RungStatus.BEST and not self.reason and not self.change.settings
+        return all(mark.verdict is ParityVerdict.AGREES for mark in marks) and (bool(marks) or nothing_to_check)
 
     @property
     def verdict(self) -> ParityVerdict | None:
