@@ -56,7 +56,7 @@ def pass_gate(
             )  # fmt: skip
         except KeyboardInterrupt:  # between two checks: nothing was lost
             runs, complete = [], False
-        found |= {run.cell: run for run in runs if _is_settled(run)}
+        found |= {run.cell: run for run in runs if is_settled(run)}
     marks = {_key(plan): mark_of(found[cell]) for cell, plan in enumerate(here) if cell in found}
     return PlanMarks(tuple(marks.get(_key(plan)) for plan in plans), complete)
 
@@ -86,11 +86,12 @@ def _stored(path: Path, checks: str, plans: Sequence[Plan]) -> dict[int, ParityR
     with Store(path) as store:
         runs = store.load(store.rows_of_sweep(checks), on_error=say_left_out)
     keys = [_key(plan) for plan in plans]
-    settled: Collection[ParityRun] = [run for run in runs if isinstance(run, ParityRun) and _is_settled(run)]
+    settled: Collection[ParityRun] = [run for run in runs if isinstance(run, ParityRun) and is_settled(run)]
     return {keys.index(_key(run.plan)): run for run in settled if _key(run.plan) in keys}
 
 
-def _is_settled(run: ParityRun) -> bool:
+def is_settled(run: ParityRun) -> bool:
+    """Return whether a check came to its end; one that Ctrl-C stopped did not."""
     if isinstance(run.outcome, Checked):
         return run.outcome.complete
     return run.outcome.kind is not FailureKind.INTERRUPTED

@@ -10,6 +10,7 @@ import msgspec
 from metalmark.app import choices
 from metalmark.app.bench import bench_runs
 from metalmark.app.choices import Choice
+from metalmark.app.gate import is_settled
 from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
 from metalmark.app.settings_file import write_settings
@@ -153,7 +154,7 @@ def tune(
                 tuner = Tuner(
                     plan, share, sweep=sweep, cell=cell, store=opened, listeners=[display, tracking.listener()],
                     say=say, known=bench_runs(known), before=before,
-                    checks=[run for run in known if isinstance(run, ParityRun)],
+                    checks=[run for run in known if isinstance(run, ParityRun) and is_settled(run)],
                 )  # fmt: skip
                 runs.append(tuner.run())
                 if tuner.stopped:

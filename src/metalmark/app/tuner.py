@@ -195,6 +195,8 @@ class Tuner:
             if winner is None:
                 break
             change = combined(self._search.change(winner), more)
+            if key_of(change) in self._marked:  # there was no time to measure it again, so there is none to check it
+                return winner, more
             if not self._request.gate:
                 self._mark(change, RungStatus.BEST, GateVerdict(), "The gate was switched off (--no-gate).")
                 return winner, more
