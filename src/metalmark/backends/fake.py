@@ -147,8 +147,11 @@ class FakeSession:
         self._params = params
         self.parts = parts_of(params, training=self._training)
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
-        self._random = random.Random(f"{plan.seed}/{os.environ.get('METALMARK_REPEAT', '0')}")
-        gain = landscape_gain(int(params.get("landscape", 0)), plan.settings)
+        landscape = int(params.get("landscape", 0))
+        # In a landscape settings are compared, whose processes are no luckier together than others.
+        among = "/".join(map(str, plan.settings.changed().items())) if landscape else ""
+        self._random = random.Random(f"{plan.seed}/{os.environ.get('METALMARK_REPEAT', '0')}{among}")
+        gain = landscape_gain(landscape, plan.settings)
         if gain is None:
             raise FakeMemoryError("these settings fail in this landscape")
         self._pace = (1 + self._random.gauss(0, float(params["process_noise"]))) / gain
