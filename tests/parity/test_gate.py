@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_a_training_is_checked_and_resumed_with_its_check(
     common = {"store": store_file, "progress": False, "telemetry": None}
 
     def interrupt(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # in this thread, before the next line
 
     with monkeypatch.context() as patched:
         patched.setattr(gate, "check_all", interrupt)

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from metalmark.model.measurement import BenchRun, Completed
@@ -59,6 +60,24 @@ def test_a_probe_and_a_sweep_run_under_an_event_loop(fake_plan: Plans) -> None:
     runs, whole = asyncio.run(notebook())
     assert whole
     assert len(runs) == 2
+
+
+def test_a_ctrl_c_whose_exception_python_drops_ends_a_sweep(fake_plan: Plans) -> None:
+    runs: list[BenchRun] = []
+
+    def keep(run: BenchRun) -> None:
+        runs.append(run)
+        with suppress(KeyboardInterrupt):  # as in a callback of the garbage collector
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits an ignored one
+    try:
+        assert not run_sweep(sweep_of(fake_plan()), previous=[], keep=keep)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [type(run.outcome) for run in runs] == [Completed]
 
 
 def test_a_training_begins_and_fails_in_another_thread(fake_plan: Plans, tmp_path: Path) -> None:

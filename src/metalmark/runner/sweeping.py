@@ -10,6 +10,7 @@ from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, FailureKind, new_id, now_utc
+from metalmark.runner.ctrl_c import noted_ctrl_c
 from metalmark.runner.events import Ended, Listener, Paused, Started, tell_all
 from metalmark.runner.flags import flags_of
 from metalmark.runner.idle import Cooler, idle_watts
@@ -38,8 +39,10 @@ def run_sweep(
     cooler: Cooler | None = None
     idle_w: dict[str, float] | None = None
     # Around all of it: the machine must not fall asleep in a pause between two cells either.
-    with kept_awake() as sleepy:
+    with kept_awake() as sleepy, noted_ctrl_c() as was_pressed:
         for cell, repeat in sweep.order():
+            if was_pressed():
+                return False
             if (cell, repeat) in done or cell in failed or (cells is not None and cell not in cells):
                 continue
             plan = sweep.plans[cell]
