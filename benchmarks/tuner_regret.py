@@ -32,7 +32,7 @@ REGRET, COST = 0.05, 0.35
 NOISE, PROCESS_NOISE = 0.03, 0.02
 DTYPES = ("float32", "tf32", "bfloat16")
 SWITCHES = ("compile", "fused", "channels_last")
-KEPT = "batch_size,threads"
+KEPT = "batch_size,threads,compile_mode"
 FIRST = 5001
 """Landscapes that nothing was chosen by: the search was made on others."""
 
