@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from metalmark.backends.catalog import MODE_WITHOUT_COMPILE, find, installed, visible
@@ -14,7 +15,7 @@ from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.plan import ATTENTION_KERNELS, COMPILE_MODES, Cooldown, Dtype, Feed, Loader, Proving, Settings
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.expand import refuse_too_many, require
-from metalmark.runner.values import MOST_SIZE, choose, localise, parse_numbers, parse_switch, split_list
+from metalmark.runner.values import MOST_SIZE, choose, expanded, localise, parse_numbers, parse_switch, split_list
 
 Choice = str | bool | int | float | Iterable[str] | Iterable[bool] | Iterable[int] | Iterable[float]
 """One value, several, or the command line's text for them ("16,64", "8-64x2", "off,on")."""
@@ -197,6 +198,15 @@ def loaders(
         Loader(workers=int(count), prefetch=int(batches), pin=pinned, start_method=method)
         for count, batches, pinned, method in product(counts, ahead, pins, methods)
     ]
+
+
+def parse_output(value: str | os.PathLike[str], *, what: str, example: str) -> Path:
+    """Return the file to write, and refuse now what could not be written after minutes of work."""
+    path = expanded(os.fspath(value))
+    if path.is_dir() or not path.parent.is_dir():
+        why = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise UsageError(f"{what} {path.name} {why}.", hint=f"Name a file to write: {what} {example}")
+    return path
 
 
 def parse_proof(value: str) -> Proving:

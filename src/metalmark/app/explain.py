@@ -38,7 +38,7 @@ from metalmark.runner.events import Ended, Started, tell_all
 from metalmark.runner.expand import SweepAxes, combine, expand
 from metalmark.runner.flags import flags_around
 from metalmark.runner.probing import absences, choose_devices
-from metalmark.runner.values import expanded, localise_params, split_list
+from metalmark.runner.values import localise_params, split_list
 from metalmark.stats.window import Window
 from metalmark.store.selection import load, select
 from metalmark.store.sqlite import Store, store_path
@@ -127,7 +127,9 @@ def explain(
         raise UsageError(f"One workload at a time, not {len(words)}.", hint="metalmark explain mnist-mlp")
     options = ExplainOptions(
         seconds=choices.parse_seconds(seconds, what="--seconds"),
-        trace="" if trace is None else str(_writable(expanded(os.fspath(trace)))),
+        trace=""
+        if trace is None
+        else str(choices.parse_output(trace, what="--trace", example="step.json.gz").absolute()),
     )
     budget = Budget(
         timeout_s=choices.parse_seconds(timeout, what="--timeout"),
@@ -377,11 +379,3 @@ def _refuse_settings(given: Mapping[str, Any], runs: Sequence[AnyRun], why: str)
 
 def _text(value: Choice | None) -> str | None:
     return None if value is None or value == "" else choices.listed(value)
-
-
-def _writable(path: Path) -> Path:
-    """Refuse now where a trace could not be written after the experiments."""
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise UsageError(f"--trace {path.name} {what}.", hint="Name a file to write: --trace step.json.gz")
-    return path.absolute()

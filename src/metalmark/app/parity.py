@@ -23,7 +23,7 @@ from metalmark.runner.describe import describe
 from metalmark.runner.events import Ended, Listener, Started, tell_all
 from metalmark.runner.expand import SweepAxes, combine, expand, require
 from metalmark.runner.probing import absences, choose_devices
-from metalmark.runner.values import expanded, localise_params, parse_device, split_list
+from metalmark.runner.values import localise_params, parse_device, split_list
 from metalmark.store.sqlite import Store, store_path
 
 MOST_STEPS, MOST_DRAWS, MOST_SEEDS = 1000, 100, 100
@@ -92,7 +92,7 @@ def parity(
         stall_s=choices.parse_seconds(stall, what="--stall"),
     )
     choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
-    script = None if repro is None else _writable(expanded(os.fspath(repro)))
+    script = None if repro is None else choices.parse_output(repro, what="--repro", example="fault.py")
     info, source = describe(names[0])
     given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
     combinations = combine([info], given, choices.option_flags(parity))
@@ -211,11 +211,3 @@ def _diagnosed(
     except DiagnosisStopped as stopped:
         return msgspec.structs.replace(checked, diagnosis=stopped.diagnosis), True
     return msgspec.structs.replace(checked, diagnosis=found), False
-
-
-def _writable(path: Path) -> Path:
-    """Refuse now where a script could not be written after minutes of work."""
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise UsageError(f"--repro {path.name} {what}.", hint="Name a file to write: --repro fault.py")
-    return path

@@ -28,7 +28,7 @@ from metalmark.results.command import settings_command
 from metalmark.runner.describe import describe
 from metalmark.runner.expand import SweepAxes, combine, expand
 from metalmark.runner.probing import absences, choose_devices
-from metalmark.runner.values import expanded, localise_params, split_list
+from metalmark.runner.values import localise_params, split_list
 from metalmark.store.sqlite import Store, store_path
 from metalmark.track.launch import say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
@@ -86,7 +86,7 @@ def tune(
     """
     say = say_on_stderr if progress else say_nothing
     path, tracking = store_path(store), Tracking(track, say=say)
-    target = None if output is None else _writable(expanded(os.fspath(output)))
+    target = None if output is None else choices.parse_output(output, what="--output", example="best.json")
     time_s = parse_time(time)
     if resume is not None:
         sweep, plans, request, known = _stopped_search(resume, path)
@@ -285,11 +285,3 @@ def _write_best(runs: Sequence[TuningRun], path: Path, say: Callable[[str], None
         f"The best settings are in {path}: "
         f"{settings_command(msgspec.structs.replace(run.plan, params=kept), str(path))}"
     )
-
-
-def _writable(path: Path) -> Path:
-    """Refuse now where the settings could not be written after the search."""
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise UsageError(f"--output {path.name} {what}.", hint="Name a file to write: --output best.json")
-    return path

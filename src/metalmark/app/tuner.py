@@ -9,6 +9,7 @@ from metalmark.app.tune_gate import GateVerdict, TuneGate
 from metalmark.app.tune_trials import Trials, TuningStopped
 from metalmark.explain.from_bench import explain_bench
 from metalmark.explain.instructions import device_type
+from metalmark.explain.verify import failure_of
 from metalmark.machine.identity import identify
 from metalmark.model.explanation import Bottleneck, Cause
 from metalmark.model.measurement import BenchRun, Completed
@@ -21,7 +22,7 @@ from metalmark.runner.events import Ended, Listener, tell_all
 from metalmark.stats.difference import Verdict
 from metalmark.store.sqlite import Store
 from metalmark.tune.batches import BatchClimb, memory_limit
-from metalmark.tune.figures import compared, completed, failure_of, figures_of, value_of
+from metalmark.tune.figures import compared, completed, figures_of, value_of
 from metalmark.tune.ladder import TriedSettings, chain_of, change_words, combined, key_of, ladder_of
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from metalmark.explain.verify import failure_of
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.plan import PlanChange
-from metalmark.model.run import Absent, Failed, FailureKind
+from metalmark.model.run import Absent
 from metalmark.model.tuning import Rung, RungStatus, TuningGoal, TuningRequest
 from metalmark.results.cells import Cell
 from metalmark.results.derived import Cost, derive
@@ -13,12 +14,6 @@ from metalmark.stats.difference import Difference, difference, typical
 
 def completed(runs: Sequence[BenchRun]) -> list[BenchRun]:
     return [run for run in runs if isinstance(run.outcome, Completed)]
-
-
-def failure_of(runs: Sequence[BenchRun]) -> Failed | None:
-    """Return why settings could not be measured. That Ctrl-C ended them says nothing about them."""
-    failures = [run.outcome for run in runs if isinstance(run.outcome, Failed)]
-    return next((each for each in failures if each.kind is not FailureKind.INTERRUPTED), None)
 
 
 def figures_of(runs: Sequence[BenchRun], request: TuningRequest) -> list[list[float]] | Absent:
