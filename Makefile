@@ -17,12 +17,13 @@ demo:
 	@$(BIN)/metalmark bench mnist-mlp,conv256 --framework all --device all --batch-size $(BATCH) --seconds $(SECONDS) $(MORE); \
 	code=$$?; [ $$code -gt 1 ] || { mkdir -p $(dir $(REPORT)) && $(BIN)/metalmark report last -o $(REPORT) $(OPEN); }; exit $$code
 
-## Everything CI runs. Two at a time, with one thread each: threads that wait for each other would take longer.
+## Everything CI runs. Three at a time, because tests wait for their processes too, and with one thread each: threads
+## that wait for each other would take longer.
 test: check
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 ## The tests that need no framework and no browser, in less than two minutes. tools/quick.txt names what is left out:
-## what needs them, and what measures for long. Three at a time, because these wait for their processes more than they compute.
+## what needs them, and what measures for long.
 quick:
 	@$(PYTHON) tools/install.py dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder @tools/quick.txt

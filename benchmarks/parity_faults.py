@@ -30,7 +30,8 @@ from tests.simulated.build import environment
 from metalmark.model.parity import Checked, Compared, Quantity
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Scalar, Settings
 from metalmark.model.run import Failed
-from metalmark.parity.examine import Examined, examine, examine_all
+from metalmark.parity.confirm import examine_twice
+from metalmark.parity.examine import Examined, examine_all
 from metalmark.parity.job import Options
 from metalmark.workloads.catalog import load
 
@@ -174,10 +175,10 @@ def find_faults(rows: Rows) -> int:
     for name, fault in FAULTS.items():
         options = REPEATED if name == "race" else BRIEF
         with simulated(name):
-            found = checked(examine(*pair(fault.workload), options=options))
+            found = checked(examine_twice(*pair(fault.workload), options=options))
         rows.add(name, fault.workload[0], Dtype.FLOAT32, 0, found.compared)
         right += find("simulated accelerator", name, found, fault.quantity, fault.is_named)
-        found = checked(examine(*pair(SOFTWARE, fault=f"parity-{name}"), options=options))
+        found = checked(examine_twice(*pair(SOFTWARE, fault=f"parity-{name}"), options=options))
         rows.add(name, "fake", Dtype.FLOAT32, 0, found.compared)
         right += find("software device", name, found, fault.quantity, fault.on_software)
     return right

@@ -19,7 +19,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
 from metalmark.model.run import Failed, FailureKind, Machine, Software, Telemetry, new_id, now_utc
 from metalmark.stats.summary import median
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 
 ROUNDS = 30
 HELP_BOUND, LIST_BOUND = 6.0, 12.0

@@ -1,6 +1,7 @@
 """How long `compare`, `report` and the pages of `serve` take on a store of 100,000 records against one of 1,000.
 
 python benchmarks/store_scale.py [--quick]
+python benchmarks/store_scale.py --store postgresql://me@127.0.0.1/empty [--size 20000]
 
 Both stores hold the same 50 runs (two sweeps of five cells with five processes each); the rest are other runs of the
 same size, of many workloads, sweeps and days, ceilings among them. Each question is asked of both in turn, in this
@@ -8,28 +9,34 @@ process, so that neither an interpreter's start nor an import hides what the sto
 rounds: whatever else the machine does can only add. `report` writes its whole page, most of which is drawing;
 `report_reading` is what comes before that. A page's drawings are kept by the server, so its ratio is that of reading
 and of setting out. The bounds are 2, 3 and 3 times. --quick: 200 against 2,000 records, to see that it runs.
+
+--store fills one empty store, a file or a database on a server, with --size records, and prints what the same questions
+take there, what it takes to add a run as a sweep does, and to send all of them to an empty file.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from metalmark.app.compare import compare as compare_runs
 from metalmark.app.report import gather, render
+from metalmark.app.sync import sync_runs
 from metalmark.model.codec import decode_as, encode
 from metalmark.model.measurement import BenchRun, Block, Completed, Measurement, Phases, Proof
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import DIGITS, Absent, DeviceMemory, Machine, Series, Software, Telemetry
 from metalmark.report.content import Content
-from metalmark.store.sqlite import Store
+from metalmark.store.address import Address, store_address
+from metalmark.store.store import Store
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 BOUNDS = {"compare": 2.0, "report": 3.0, "serve": 3.0}
@@ -41,6 +48,7 @@ WORKLOADS = ("mnist-mlp", "conv256", "bert", "resnet50-transfer", "mobilenet-cif
 CEILINGS = 0.002
 """The share of records that are ceilings."""
 ROUNDS, QUICK_ROUNDS = 9, 3
+ADDED = 200
 SLOW_S, SLOW_ROUNDS = 2.0, 3
 """What takes so long is asked less often: its noise is a smaller share."""
 
@@ -48,7 +56,12 @@ SLOW_S, SLOW_ROUNDS = 2.0, 3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--store", metavar="FILE|URL")
+    parser.add_argument("--size", type=int, default=20_000)
+    chosen = parser.parse_args()
+    if chosen.store:
+        return measure_one(store_address(chosen.store), chosen.size)
+    quick = chosen.quick
     sizes = (200, 2_000) if quick else (1_000, 100_000)
     with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
         stores = [Path(folder, f"{size}.sqlite3") for size in sizes]
@@ -58,6 +71,52 @@ def main() -> int:
             print(f"store_{size}_mb: {path.stat().st_size / 1e6:.0f}")
             print(f"store_{size}_built_s: {time.perf_counter() - begin_s:.1f}")
         return measure(stores, rounds=QUICK_ROUNDS if quick else ROUNDS, judged=not quick)
+
+
+def measure_one(address: Address, size: int) -> int:
+    with Store(address) as store:
+        if store.count():
+            print(f"{address} is not empty.", file=sys.stderr)
+            return 2
+    begin_s = time.perf_counter()
+    fill(address, size)
+    print(f"filled_s: {time.perf_counter() - begin_s:.1f}")
+    numbers = random.Random(8)
+    template = make_record(numbers)
+    adding = []
+    with Store(address) as store:
+        for run in others(template, ADDED, numbers):
+            begin_s = time.perf_counter()
+            store.add(run)
+            adding.append(time.perf_counter() - begin_s)
+    print(f"add_median_ms: {statistics.median(adding) * 1e3:.2f}")
+    with Store(address, readonly=True) as store:
+        opening = timed(lambda: Store(address, readonly=True).__exit__())
+        print(f"open_ms: {opening * 1e3:.2f}")
+        print(f"list_40_ms: {timed(lambda: store.rows(limit=40)) * 1e3:.2f}")
+        print(f"page_of_a_search_ms: {timed(lambda: store.page(['torch', '128'])) * 1e3:.2f}")
+        print(f"search_without_a_hit_ms: {timed(lambda: store.page(['no such word'])) * 1e3:.2f}")
+    for name, ask in questions([address]).items():
+        ask(address)  # imports and drawings
+        print(f"{name}_ms: {timed(lambda ask=ask: ask(address)) * 1e3:.2f}")
+    with tempfile.TemporaryDirectory(prefix="metalmark-") as folder:
+        begin_s = time.perf_counter()
+        sync_runs(address, store=Path(folder, "copy.sqlite3"))
+        print(f"sync_to_an_empty_file_s: {time.perf_counter() - begin_s:.1f}")
+        begin_s = time.perf_counter()
+        sync_runs(address, store=Path(folder, "copy.sqlite3"))
+        print(f"sync_again_s: {time.perf_counter() - begin_s:.1f}")
+    return 0
+
+
+def timed(ask: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of a few rounds."""
+    times = []
+    for _ in range(QUICK_ROUNDS):
+        begin_s = time.perf_counter()
+        ask()
+        times.append(time.perf_counter() - begin_s)
+    return min(times)
 
 
 def measure(stores: list[Path], *, rounds: int, judged: bool) -> int:
@@ -86,7 +145,7 @@ def measure(stores: list[Path], *, rounds: int, judged: bool) -> int:
     return 1 if missed and judged else 0
 
 
-def questions(stores: list[Path]) -> dict[str, Callable[[Path], object]]:
+def questions(stores: Sequence[Address]) -> dict[str, Callable[[Address], object]]:
     """What a user asks, as functions of a store."""
     from starlette.testclient import TestClient
 
@@ -96,22 +155,22 @@ def questions(stores: list[Path]) -> dict[str, Callable[[Path], object]]:
     clients = {path: TestClient(make_app(path, Rules()), base_url="http://127.0.0.1") for path in stores}
     runs = [identifier(sweep, cell, 0) for sweep in (A, B) for cell in range(CELLS)]
 
-    def page(address: str) -> Callable[[Path], None]:
-        def get(path: Path) -> None:
+    def page(address: str) -> Callable[[Address], None]:
+        def get(path: Address) -> None:
             answer = clients[path].get(address)
             assert answer.status_code == 200, answer.text
 
         return get
 
-    def compare(path: Path) -> None:
+    def compare(path: Address) -> None:
         assert len(compare_runs(A, B, store=path)) == 1
 
-    def read(path: Path) -> Content:
+    def read(path: Address) -> Content:
         content = gather([A, B], path)
         assert len(content.runs) == 2 * CELLS * REPEATS
         return content
 
-    def report(path: Path) -> None:
+    def report(path: Address) -> None:
         assert render(read(path), "html")
 
     return {
@@ -127,7 +186,7 @@ def questions(stores: list[Path]) -> dict[str, Callable[[Path], object]]:
     }
 
 
-def fill(path: Path, size: int) -> None:
+def fill(path: Address, size: int) -> None:
     numbers = random.Random(7)
     template = make_record(numbers)
     asked = [

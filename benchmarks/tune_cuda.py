@@ -1,10 +1,10 @@
 """What `metalmark tune` finds on an NVIDIA GPU, over float32 and eager, its parity checked, against what it has to.
 
-python benchmarks/tune_cuda.py [--out FILE.json] [--time 150s] [CASE ...]
+python benchmarks/tune_cuda.py [--out FILE.json] [--store FILE.sqlite3] [--time 300s] [CASE ...]
 
 Without a name every case is run, which takes as long as the cases times --time. The batch size stays as it is. Prints a
-line for each case and how many missed their bound; exit 1 where one did, or where the best could not be proved. FILE
-gets the tunings.
+line for each case and how many missed their bound; exit 1 where one did, or where the best could not be proved.
+FILE.json gets the tunings, and those that it holds already are kept; with --store the trials are kept too.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from typing import Any
 
 import metalmark as mm
 from metalmark.machine.durable import write_whole
-from metalmark.model.codec import encode_export
-from metalmark.model.run import Failed
+from metalmark.model.codec import decode_export, encode_export
+from metalmark.model.run import Failed, Run
 from metalmark.model.tuning import TuningRun
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
@@ -39,20 +39,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--out", type=Path, help="file for the tunings")
-    parser.add_argument("--time", default="150s", help="how long each search may take")
+    parser.add_argument("--time", default="300s", help="how long each search may take")
+    parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}: {', '.join(CASES)}")
-    runs: list[TuningRun] = []
-    missed = 0
+    runs: list[Run] = []
+    if given.out is not None and given.out.exists():
+        runs += decode_export(given.out.read_bytes(), source=given.out.name)
+    missed, begun = 0, len(runs)
     with tempfile.TemporaryDirectory() as folder:
         for name in given.cases or CASES:
             workload, options, least, most_ms = CASES[name]
             (run,) = mm.tune(
                 workload, framework="torch", device=given.device, keep="batch_size", time=given.time,
-                store=Path(folder, "store.sqlite3"), **options,
+                store=given.store or Path(folder, "store.sqlite3"), **options,
             )  # fmt: skip
             assert isinstance(run, TuningRun)
             runs.append(run)
@@ -73,7 +76,7 @@ def main() -> int:
                 f"{run.outcome.elapsed_s:.0f} s",
                 flush=True,
             )
-    print(f"missed: {missed} of {len(runs)}")
+    print(f"missed: {missed} of {len(runs) - begun}")
     return 1 if missed else 0
 
 

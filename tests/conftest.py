@@ -28,14 +28,22 @@ Verb = Callable[..., Result]
 
 # Whoever runs the tests in a narrow window and exports its width must not get other tables.
 os.environ.pop("COLUMNS", None)
+# The suite starts hundreds of processes; each would compile all that it imports of the checkout once more.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 FIRST = (
-    "test_docs.py", "test_readme.py", "test_suite.py", "test_commands.py", "test_vision.py", "test_bert.py",
-    "test_train.py", "test_kinds.py", "test_gpt.py", "test_callbacks.py", "test_trackers.py", "test_trainers.py",
-    "test_backends.py", "test_bert_checkpoint.py", "test_examples.py", "test_bench.py", "test_feeds.py",
+    "test_docs.py", "test_readme.py", "test_suite.py", "test_commands.py", "test_scripts.py", "test_frameworks.py",
+    "test_tuner.py", "test_train.py", "test_cluster.py", "test_writers.py", "test_training.py", "test_measuring.py",
+    "test_keras.py", "test_snippet.py", "test_backends.py", "test_trainers.py",
+    "test_bench.py", "test_vision.py", "test_gpt.py", "test_kinds.py", "test_trackers.py", "test_documents.py",
+    "test_core.py", "test_callbacks.py", "test_feeds.py", "test_examples.py", "test_bert.py", "test_app.py",
+    "test_carry.py", "test_gate.py", "test_bert_checkpoint.py", "test_simulated.py", "test_troubles.py",
+    "test_bundles.py", "test_validity.py", "test_launch.py", "test_own_files.py", "test_faults.py", "test_local.py",
+    "test_torch.py", "test_threads.py", "test_contributing.py", "test_architecture.py",
 )  # fmt: skip
-"""Files that take half a minute or more, the longest first: started last, one would keep a core busy and leave the
-other idle."""
+"""Files that take a hundredth of the suite's time or more, the longest first: started last, one would keep a core busy
+and leave the other idle."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,8 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 60.0
+QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""XLA_FLAGS for JAX where compiling takes longer than what is then computed."""
 
 
 def run(command: Sequence[str], *, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

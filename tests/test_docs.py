@@ -64,7 +64,15 @@ def test_make_demo(tmp_path: Path) -> None:
         pytest.skip("no .venv: run through make test")
     page = tmp_path / "pages" / "demo.html"
     # Within another make it would print which folder it is in.
-    words = ["--no-print-directory", "demo", "SECONDS=0.1", "BATCH=1", "MORE=--steps 20", f"REPORT={page}", "OPEN="]
+    words = [
+        "--no-print-directory",
+        "demo",
+        "SECONDS=0.1",
+        "BATCH=1",
+        "MORE=--steps 20 --pixels 32",
+        f"REPORT={page}",
+        "OPEN=",
+    ]
     done = run(["make", *words], tmp_path / "store.sqlite3", ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     for framework in ("torch", "tensorflow", "jax", "mlx"):

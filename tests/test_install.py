@@ -158,7 +158,7 @@ def test_torch_is_installed_first_and_by_itself(home: Path) -> None:
         "jax",
         "keras",
         "-e",
-        f"{home}[dev,bert,mlflow,wandb,web,parquet]",
+        f"{home}[dev,bert,mlflow,wandb,web,parquet,team,ray]",
     ]
 
 
@@ -338,20 +338,25 @@ def test_an_old_python_can_read_it_to_be_refused(name: str) -> None:
     assert "slots" not in text
 
 
-def test_only_root_on_debian_gets_a_browser_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_on_debian_gets_packages_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install.shutil, "which", lambda name: f"/bin/{name}" if name == "apt-get" else None)
-    command = install.browser_command(system="Linux", root=True)
+    command = install.debian_command("chromium", system="Linux", root=True)
     assert command is not None
     assert "chromium" in command[-1]
-    assert install.browser_command(system="Linux", root=False) is None
-    assert install.browser_command(system="Darwin", root=True) is None
+    assert install.debian_command("chromium", system="Linux", root=False) is None
+    assert install.debian_command("chromium", system="Darwin", root=True) is None
     monkeypatch.setattr(install.shutil, "which", lambda _: None)
-    assert install.browser_command(system="Linux", root=True) is None
+    assert install.debian_command("chromium", system="Linux", root=True) is None
 
 
-def test_a_browser_that_could_not_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_could_not_be_had_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(install.platform, "system", lambda: "Linux")
     monkeypatch.setattr(install.shutil, "which", lambda _: None)
+    monkeypatch.setattr(install, "DEBIAN_POSTGRESQL", tmp_path)
     assert "apt-get install chromium" in install.need_browser()
+    assert "apt-get install postgresql" in install.need_postgresql()
+    (tmp_path / "15" / "bin").mkdir(parents=True)
+    (tmp_path / "15" / "bin" / "initdb").touch()
+    assert install.need_postgresql() == ""
     monkeypatch.setattr(install.shutil, "which", lambda name: f"/bin/{name}")
     assert install.need_browser() == ""

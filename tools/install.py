@@ -1,7 +1,7 @@
 """Fills .venv with Metalmark and the builds of each framework that this machine can use.
 
 python3 tools/install.py demo     core, torch, tensorflow, jax, mlx, and what the report is drawn with
-python3 tools/install.py dev      the same, and what the tests need: trackers, and a browser where it can be had
+python3 tools/install.py dev      the same, and what the tests need: trackers; a browser and PostgreSQL where possible
 
 Only the standard library is used: this runs before anything is installed. Nothing is done when the inputs
 (this file, install_plan.py, pyproject.toml, constraints.txt, the profile) are those of the last install.
@@ -32,6 +32,8 @@ STAMP = VENV / "metalmark-installed"
 LOG = VENV / "metalmark-install.log"
 INPUTS = ("pyproject.toml", "constraints.txt", "tools/install.py", "tools/install_plan.py")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+DEBIAN_POSTGRESQL = Path("/usr/lib/postgresql")
+"""Where Debian has the server's programs, which are not on the PATH."""
 SYSCTL = "/usr/sbin/sysctl"
 """By its path: it is not on the PATH of every job and service."""
 LAST_LINES = 20
@@ -102,26 +104,44 @@ def has_nvidia() -> bool:
     return tool is not None and subprocess.run([tool, "-L"], capture_output=True, check=False).returncode == 0
 
 
-def browser_command(*, system: str, root: bool) -> list[str] | None:
-    """How this machine gets a Chromium for the tests of the pages; None where that is the user's to do."""
+def debian_command(package: str, *, system: str, root: bool) -> list[str] | None:
+    """How this machine gets a package of Debian's that tests need; None where that is the user's to do."""
     if system != "Linux" or not root or shutil.which("apt-get") is None:
         return None
-    return ["sh", "-c", "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium"]
+    return ["sh", "-c", f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {package}"]
 
 
 def need_browser() -> str:
     """Installs one where none is; what to know when it could not be. Without it those tests skip, with this reason."""
     if platform.system() == "Darwin" or any(shutil.which(name) for name in BROWSERS):
         return ""
-    command = browser_command(system=platform.system(), root=os.geteuid() == 0)
-    if command is not None:
-        try:
-            run_stage("Installing Chromium for the tests of the pages", command, LOG, DEBIAN_FRONTEND="noninteractive")
-        except StageError as failure:
-            say(failure.said)
-        else:
-            return ""
+    if install_package("chromium", "Installing Chromium for the tests of the pages"):
+        return ""
     return "no Chromium was found, so the tests of the pages are skipped. Install it: sudo apt-get install chromium"
+
+
+def need_postgresql() -> str:
+    """The same for the server of the tests of a team's store."""
+    if shutil.which("initdb") or any(DEBIAN_POSTGRESQL.glob("*/bin/initdb")):
+        return ""
+    title = "Installing PostgreSQL for the tests of a team's store"
+    if install_package("postgresql", title):
+        return ""
+    line = "brew install postgresql" if platform.system() == "Darwin" else "sudo apt-get install postgresql"
+    return f"no PostgreSQL was found, so the tests of a team's store are skipped. Install it: {line}"
+
+
+def install_package(package: str, title: str) -> bool:
+    """Install a package of Debian's where that can be done without a question; False where it can't."""
+    command = debian_command(package, system=platform.system(), root=os.geteuid() == 0)
+    if command is None:
+        return False
+    try:
+        run_stage(title, command, LOG, DEBIAN_FRONTEND="noninteractive")
+    except StageError as failure:
+        say(failure.said)
+        return False
+    return True
 
 
 def fingerprint(profile: str) -> str:
@@ -193,10 +213,10 @@ def install(host: Host, profile: str) -> None:
     LOG.write_text("")
     for title, command in pip_commands(chosen.requirements, profile):
         run_stage(title, command, LOG)
-    missing = need_browser() if profile == "dev" else ""
+    missing = [need_browser(), need_postgresql()] if profile == "dev" else []
     STAMP.write_text(fingerprint(profile) + "\n")
-    if missing:
-        say(f"Note: {missing}")
+    for note in filter(None, missing):
+        say(f"Note: {note}")
 
 
 def run_stage(title: str, command: list[str], log: Path, **environment: str) -> None:

@@ -11,7 +11,7 @@ OLDEST, NEWEST = (3, 11), (3, 14)
 BEST = (3, 12)
 """The newest Python for which every framework has its fastest build on a Mac."""
 FIRST_MACOS = (14, 0)
-PROFILES = {"demo": ("web",), "dev": ("dev", "bert", "mlflow", "wandb", "web", "parquet")}
+PROFILES = {"demo": ("web",), "dev": ("dev", "bert", "mlflow", "wandb", "web", "parquet", "team", "ray")}
 GOALS = {"demo": "make demo", "dev": "make test"}
 
 # How each source of Pythons gives another one; GOAL is the command that was typed.

@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 from tests.samples import record, training_run, watched_run  # noqa: E402
 
 from metalmark.cli import main as metalmark_main  # noqa: E402
-from metalmark.store.sqlite import Store  # noqa: E402
+from metalmark.store.store import Store  # noqa: E402
 from metalmark.web.app import Server  # noqa: E402
 
 ALLOWED = {0, 1, 2, 130, 74}

@@ -44,7 +44,7 @@ from metalmark.model.measurement import BenchRun  # noqa: E402
 from metalmark.model.run import Failed, FailureKind  # noqa: E402
 from metalmark.model.training import TrainingRun  # noqa: E402
 from metalmark.store.live import read_all  # noqa: E402
-from metalmark.store.sqlite import Store  # noqa: E402
+from metalmark.store.store import Store  # noqa: E402
 from metalmark.training.folder import read_record  # noqa: E402
 
 KILLS, QUICK_KILLS = 110, 12

@@ -40,7 +40,7 @@ from tests.samples import plan, record, training_run, watched_run  # noqa: E402
 
 from metalmark.cli import main as metalmark_main  # noqa: E402
 from metalmark.model.plan import Sweep  # noqa: E402
-from metalmark.store.sqlite import Store  # noqa: E402
+from metalmark.store.store import Store  # noqa: E402
 from metalmark.web.app import make_app  # noqa: E402
 from metalmark.web.guard import Rules  # noqa: E402
 
@@ -284,7 +284,7 @@ class Attack:
         """End a process that writes runs one after another, at any moment."""
         chance = random.Random(16)
         script = ("import sys\nfrom pathlib import Path\nfrom tests.samples import record\n"
-                  "from metalmark.store.sqlite import Store\n"
+                  "from metalmark.store.store import Store\n"
                   "with Store(Path(sys.argv[1])) as store:\n    while True:\n        run = record()\n"
                   "        store.add(run)\n"
                   "        print(run.id, flush=True)\n")  # fmt: skip

@@ -4,9 +4,12 @@ MetalmarkError                what went wrong, why, and what to type next; shown
 ├── UsageError                the command line or a parameter is wrong                     exit 2
 ├── NotInstalledError         a framework or an extra is missing                            exit 2
 ├── StoreError                the store can't be opened, read or written                    exit 2
+│   └── ServerError           a store's server failed, or can't be reached                  exit 2
+├── ClusterError              a cluster can't be reached, or has nobody who could run a cell  exit 2
 ├── FormatError               a record, a bundle or a data file is not what it says it is   exit 2
 └── CellError                 raised inside a worker; becomes a Failed cell, never an exit code
     ├── UnsupportedError      this framework can't do this on this device
+    ├── NodeFailedError       the processes on a machine that stores no run failed                exit 1
     ├── WeightsError          a network's weights are missing, damaged or another network's
     └── WrongResultError      it ran, but its proof of work failed
 """
@@ -39,8 +42,20 @@ class StoreError(MetalmarkError):
     """The store can't be opened, read or written."""
 
 
+class ServerError(StoreError):
+    """The server of a shared store failed, or can't be reached. `passing`: it may take the same a moment later."""
+
+    def __init__(self, message: str, *, hint: str = "", passing: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.passing = passing
+
+
 class FormatError(MetalmarkError):
     """A record, a bundle or a data file is not what it says it is."""
+
+
+class ClusterError(MetalmarkError):
+    """A cluster can't be reached, or nobody in it can run what was asked for."""
 
 
 class CellError(MetalmarkError):
@@ -49,6 +64,12 @@ class CellError(MetalmarkError):
 
 class UnsupportedError(CellError):
     """This framework can't do this on this device."""
+
+
+class NodeFailedError(CellError):
+    """The processes of a machine failed that trained together with those of another, which has the run."""
+
+    exit_code = 1
 
 
 class WeightsError(CellError):

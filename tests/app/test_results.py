@@ -10,7 +10,7 @@ import metalmark as mm
 from metalmark.app.results import Runs
 from metalmark.errors import UsageError
 from metalmark.model.run import RunKind
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.samples import (
     completed,
     explanation_run,

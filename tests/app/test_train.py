@@ -14,7 +14,7 @@ from metalmark.backends.catalog import Framework
 from metalmark.model.run import FailureKind
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.runner.events import Ended, Listener
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import Request, write_record
 from tests.samples import epoch, failed, training_run, training_session
 
@@ -22,7 +22,9 @@ ACCURACIES = {("torch", 0): 0.81, ("torch", 1): 0.83, ("jax", 0): 0.61, ("jax", 
 SETTING = training_run().setting
 
 
-def session(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequence[Listener]) -> TrainingRun:
+def session(
+    request: Request, run: TrainingRun, folder: Path, *, listeners: Sequence[Listener], **_: object
+) -> TrainingRun:
     """Ends at once. MLX has no room for it; made-up samples are others for each seed."""
     plan, sessions = request.plan, (training_session(),)
     if plan.framework == "mlx":

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.browser.conftest import Opened
 from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.samples import completed, failed, plan, record

@@ -20,7 +20,7 @@ import pytest
 from metalmark.model.codec import decode_export
 from metalmark.model.measurement import Completed
 from metalmark.model.run import Failed, FailureKind
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import ROOT, Cli
 from tests.processes import heed_ctrl_c
 

@@ -15,7 +15,7 @@ from metalmark.model.plan import Dtype, Settings
 from metalmark.model.run import FailureKind
 from metalmark.model.training import TrainingRun
 from metalmark.stats.difference import Verdict
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.compare.sides import repeats
 from tests.compare.test_kinds import several, training
 from tests.conftest import Cli, Verb

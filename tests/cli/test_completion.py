@@ -8,7 +8,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from metalmark.cli import group
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Verb
 from tests.samples import record, training_run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from metalmark.report.text.doctor_page import page, story
 from tests.conftest import Cli
 from tests.doctor.scenes import LINUX, MAC, NVIDIA, broken, change, look
 from tests.samples import MACHINE
+from tests.test_architecture import parent
 
 
 def run(monkeypatch: pytest.MonkeyPatch, scene: Scene, *arguments: str) -> Result:
@@ -53,6 +55,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
         "present": True,
         "reason": "",
         "fix": "",
+        "count": 1,
     }
     assert frameworks["jax"]["missing"] == ["jax"]
 
@@ -128,9 +131,10 @@ def test_stories_are_wrapped() -> None:
         assert max(len(line) for line in told) <= 80
 
 
-def test_this_machine(cli: Cli) -> None:
-    """The real thing: it ends, tells the truth about its exit code, and names no path."""
-    done = cli("doctor", "--json")
+def test_this_machine(store_file: Path) -> None:
+    """The real thing: it ends, tells the truth about its exit code, names no path, and imports no framework itself."""
+    done = parent(["doctor", "--json"], store_file)
+    assert done.stderr.strip().splitlines()[-1] == "[]"
     found = json.loads(done.stdout)
     assert done.returncode == found["exit_code"]
     assert "Asking the frameworks" in done.stderr

@@ -18,7 +18,7 @@ from metalmark.cli import main as metalmark_main
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
 from metalmark.machine.durable import read_whole, write_whole
 from metalmark.runner.values import localise, parse_device, parse_param
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.workloads.catalog import load as load_workload
 from tests.conftest import Cli, Verb
 from tests.samples import record, training_run, watched_run
@@ -190,7 +190,9 @@ def damaged(store_file: Path) -> str:
     with Store(store_file) as store:
         store.add_all([record(id=f"bench{number:05}", repeat=number) for number in range(3)])
         store.add_all([record(id="others0001", sweep="sweep00002"), training_run(), watched_run()])
-        store._connection.execute("UPDATE runs SET body = ? WHERE id = 'bench00001'", (b'{"schema":2,"id":"\xff',))
+        store.database.connection.execute(
+            "UPDATE runs SET body = ? WHERE id = 'bench00001'", (b'{"schema":2,"id":"\xff',)
+        )
     return "bench00001"
 
 
@@ -245,8 +247,10 @@ def test_a_column_that_is_not_text_costs_no_other_row(verb: Verb, store_file: Pa
     with Store(store_file) as store:
         store.add_all([record(), record(id="damaged000")])
         for column in ("workload", "started_at", "ending", "device"):
-            store._connection.execute(f"UPDATE runs SET {column} = CAST(x'ff41' AS TEXT) WHERE id = 'damaged000'")
-        store._connection.execute("UPDATE runs SET step_s = 9e999 WHERE id = 'damaged000'")
+            store.database.connection.execute(
+                f"UPDATE runs SET {column} = CAST(x'ff41' AS TEXT) WHERE id = 'damaged000'"
+            )
+        store.database.connection.execute("UPDATE runs SET step_s = 9e999 WHERE id = 'damaged000'")
         assert [row.ending for row in store.rows() if row.id == "damaged000"] == ["damaged"]
     for arguments in (("runs", "list"), ("runs", "list", "--json"), ("runs", "delete", "damaged000", "--yes")):
         assert verb(*arguments).exit_code == 0

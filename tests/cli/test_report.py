@@ -14,7 +14,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan, Sweep
 from metalmark.model.run import DeviceMemory, Series, Telemetry
 from metalmark.results.cells import cells_of
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import write_record
 from tests.conftest import Cli
 from tests.report.contents import HOSTILE, records, run, telemetry, training, watched

@@ -14,7 +14,7 @@ from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun, decode_export, encode_export
 from metalmark.model.run import FailureKind
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.track import destination, launch
 from metalmark.track.queue import Begin, End, queues
 from metalmark.training.folder import RECORD, Request, write_record, write_request

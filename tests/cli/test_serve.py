@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Cli
 from tests.processes import ROOT, heed_ctrl_c, metalmark
 from tests.samples import record

@@ -9,7 +9,7 @@ import pytest
 from metalmark.errors import UsageError
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Flag
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Cli, Verb
 from tests.samples import completed, plan, record
 

@@ -16,7 +16,7 @@ import pytest
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.codec import decode_export
 from metalmark.model.training import Ending, TrainingRun
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import read_record
 from metalmark.training.lineup import read_lineup
 from tests import processes

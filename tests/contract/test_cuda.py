@@ -13,7 +13,7 @@ import pytest
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Scalar, Settings
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Scalar, Settings, World
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
@@ -96,6 +96,7 @@ def test_torch_settings(dtype: Dtype, mode: Mode, graph: bool) -> None:
     ],
     ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.changed().items()),
 )
+@pytest.mark.timeout(900)  # max-autotune times each kernel in many ways before it chooses
 def test_settings_of_a_transformer(settings: Settings) -> None:
     require("torch")
     small: dict[str, Scalar] = {"batch_size": 4, "seq_len": 64, "size": "nano"}
@@ -156,6 +157,7 @@ def test_an_absurd_batch_is_out_of_memory_and_the_next_cell_is_not(tmp_path: Pat
 
 
 SAME = """
+import numpy as np
 from metalmark.backends.torch import BACKEND
 from metalmark.model.plan import *
 from metalmark.workloads.catalog import load
@@ -174,6 +176,18 @@ for settings in ({"graph": True}, {"graph": True, "fused": True}, {"graph": True
     graph = losses(**settings)
     assert all(abs(a - b) < 1e-3 * abs(a) for a, b in zip(eager, graph)), (settings, eager, graph)
     assert graph[0] != graph[1], "the second batch was copied into the graph's buffers"
+from metalmark.feeds.leaves import leaves_of
+from metalmark.training.torch import TRAINING
+def trained(**settings):
+    plan = Plan(workload="mnist-mlp", params={"batch_size": 16}, mode=Mode.TRAINING, framework="torch",
+                device=Device(kind=DeviceKind.CUDA), settings=Settings(**settings))
+    workload = load("mnist-mlp")
+    with TRAINING.open(plan, workload) as trainer:
+        arrays = leaves_of(trainer.recipe.prepare(workload.batch(plan.params, np.random.default_rng(0))))[0]
+        return trainer.read([trainer.train_batch(arrays) for _ in range(5)])
+eager, graph = trained(), trained(graph=True)
+assert all(abs(a - b) < 1e-3 * abs(a) for a, b in zip(eager, graph)), (eager, graph)
+assert len(set(graph)) == 5, "each loss is kept, though the graph writes them to the same place"
 print("same")
 """
 
@@ -184,3 +198,21 @@ def test_a_captured_step_trains_what_an_eager_one_does() -> None:
         [sys.executable, "-c", SAME], env={**os.environ}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.stdout.strip() == "same", run.stderr[-2000:]
+
+
+def test_one_process_under_torchrun_with_nccl() -> None:
+    """All that one GPU can show of several processes: they meet, gradients go through NCCL, and it learns."""
+    require("torch")
+    plan = Plan(
+        workload="mnist-mlp",
+        params={"batch_size": 16},
+        mode=Mode.TRAINING,
+        framework="torch",
+        device=Device(kind=DeviceKind.CUDA),
+        budget=Budget(steps=20, seconds=0.2),
+        proof=Proving.STRICT,
+        world=World(nproc=1),
+    )
+    outcome = run_cell(plan, hz=None).outcome
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.placed_on == "cuda:0"

@@ -17,7 +17,7 @@ from metalmark.errors import UsageError
 from metalmark.model.explanation import Bottleneck, Cause, Explained, ExplanationRun, StepShare
 from metalmark.model.measurement import BenchRun
 from metalmark.model.run import Failed, FailureKind
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests import processes
 from tests.conftest import Cli
 from tests.processes import HeldCommand, until

@@ -272,6 +272,26 @@ def test_a_share_that_may_as_well_be_small_is_no_verdict() -> None:
     assert "while nothing else runs" in told
 
 
+@pytest.mark.parametrize(
+    ("cause", "bottleneck", "work", "words"),
+    [
+        (Cause.MEMORY, Bottleneck.MEMORY, 0.2, "reads and writes its memory, at 20% of the rate of a large copy"),
+        (Cause.COMPUTE, Bottleneck.COMPUTE, 0.3, "arithmetic, at 30% of the rate of a large matrix product"),
+        (Cause.MEMORY, Bottleneck.MEMORY, 0.8, "reads and writes its memory."),
+    ],
+)
+def test_a_device_that_is_not_filled_is_told(cause: Cause, bottleneck: Bottleneck, work: float, words: str) -> None:
+    """Half of a step of 2 s is this cause's, and its work would take `work` seconds at the best rate."""
+    roofline = Roofline(
+        flops=work * 1e12, bytes=work * 1e9, step_s=2, peak_flops_per_s=1e12, peak_bytes_per_s=1e9, source=""
+    )
+    shares = tuple(StepShare(cause=each, seconds=1.0, error_s=0.0, evidence="") for each in (cause, Cause.HOST))
+    found = samples.explained(bottleneck=bottleneck, step_s=2.0, shares=shares, roofline=roofline, proposals=())
+    told = verdict_sentence(found)
+    assert words in told
+    assert ("rate" in told) == (work < 0.4)
+
+
 def test_nothing_was_timed() -> None:
     found = explain_lines([], samples.plan(), QUIET, (), ())
     assert (found.bottleneck, found.step_s, found.shares) == (Bottleneck.UNKNOWN, 0, ())

@@ -23,7 +23,7 @@ from metalmark.results.derived import flags_of
 from metalmark.store.bundle import encode_bundle, read_file
 from metalmark.store.damage import damage_of
 from metalmark.store.row import row_of
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.track.destination import Destination
 from metalmark.track.queue import Begin, End, EndStatus, Known, MetricRow, QueueEvent, QueueWriter
 from metalmark.track.story import write_run

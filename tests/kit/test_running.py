@@ -22,7 +22,7 @@ from metalmark.kit.running import split_trackers
 from metalmark.model.codec import decode
 from metalmark.model.watch import WatchedRun, WatchEnding
 from metalmark.store.selection import select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.watch.pace import MOST_STRETCHES, LoopPace
 from tests.kit.conftest import Script
 from tests.simulated.conftest import Simulated

@@ -28,6 +28,7 @@ from metalmark.parity.job import Case, Curved, Dropping, Finished, Line, Measure
 from metalmark.parity.lines import LineWriter, read_lines
 from metalmark.parity.reference import ReferenceExaminer
 from metalmark.workloads.catalog import load
+from tests.parity import compiled_keras
 from tests.training import stub
 
 SIDE, CLASSES, DROPS = 6, 3, 0.5
@@ -95,6 +96,9 @@ class Checks:
             self._applies(subject, arrays)
             self._trains(subject, arrays)
             self._drops(subject, arrays, ["drop"], DROPS)
+
+    def check_compiled_parts(self) -> None:
+        compiled_keras.check(self._side, self._plan("mnist-mlp"))
 
     def check_bert(self) -> None:
         with self._open("bert") as (subject, arrays):

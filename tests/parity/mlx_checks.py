@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,14 @@ from mlx import nn, optimizers
 
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.model.parity import Quantity
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan, Settings
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
 from metalmark.parity.base import Named
 from metalmark.parity.mlx import SIDE, MlxSubject
+from metalmark.parity.networks import PartJob
+from metalmark.parity.networks.question import Network
+from metalmark.parity.prefixes.on_mlx import find_compiled_part
 from metalmark.workloads.catalog import load
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -44,16 +49,20 @@ OWN = Workload(
 )  # fmt: skip
 
 
-@contextmanager
-def opened(name: str | Workload, *, double: bool = False, **settings: Any) -> Iterator[tuple[MlxSubject, Arrays]]:
-    workload = load(name) if isinstance(name, str) else name
+def plan_of(workload: Workload, **settings: Any) -> Plan:
     params = {param.name: param.default for param in workload.params} | SIZES.get(workload.name, {})
-    plan = Plan(
+    return Plan(
         workload=workload.name, params=params, framework="mlx", device=Device(kind=DeviceKind.CPU), mode=Mode.TRAINING,
         settings=Settings(**settings),
     )  # fmt: skip
+
+
+@contextmanager
+def opened(name: str | Workload, *, double: bool = False, **settings: Any) -> Iterator[tuple[MlxSubject, Arrays]]:
+    workload = load(name) if isinstance(name, str) else name
+    plan = plan_of(workload, **settings)
     with SIDE.open(plan, workload, double=double) as subject:
-        batch = workload.batch(params, np.random.default_rng(1))
+        batch = workload.batch(plan.params, np.random.default_rng(1))
         yield subject, leaves_of(subject.recipe.prepare(batch))[0]
 
 
@@ -179,6 +188,50 @@ def check_switching(*, compile: bool) -> None:
         assert len({*losses[False, 1], *losses[True, 1], *losses[True, 2]}) == 3, losses
 
 
+class Odd(nn.Module):
+    """Wrong where it is compiled: only there can nothing be evaluated yet."""
+
+    def __call__(self, inputs: Any) -> Any:
+        try:
+            mx.eval(inputs)
+        except ValueError:
+            return inputs * 1.01
+        return inputs
+
+
+class Branches(nn.Module):
+    def __init__(self, *, odd: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.odd = Odd() if odd else nn.Identity()
+        self.norm, self.head = nn.BatchNorm(8), nn.Linear(8, 2)
+
+    def __call__(self, inputs: Any) -> Any:
+        query, key = self.odd(self.query(inputs)), mx.tanh(self.key(inputs))
+        return self.head(self.norm(query * key + self.value(inputs)))
+
+
+def check_compiled_parts() -> None:
+    """The value's branch ends after the odd layer and has no part in it: it must not hide it."""
+    for odd, quantity, until in (
+        (True, Quantity.GRADIENT, "odd"),
+        (True, Quantity.PREDICTION, "odd"),
+        (False, Quantity.GRADIENT, ""),
+    ):
+        workload = replace(OWN, build={"mlx": partial(branches, odd=odd)})
+        with opened(workload) as (subject, arrays):
+            job = PartJob(plan=plan_of(workload), paths={}, quantity=quantity, name="")
+            found = find_compiled_part(Network(subject, arrays, Settings(compile=True)), job)
+            assert found.until == until, found
+            assert ("do not differ" in found.note) is not odd
+            assert type(subject.recipe.model.query) is nn.Linear
+
+
+def branches(_: Params, *, odd: bool) -> Recipe:
+    loss = partial(nn.losses.mse_loss, reduction="mean")
+    return Recipe(model=Branches(odd=odd), loss=loss, optimizer=optimizers.SGD(0.1))
+
+
 if __name__ == "__main__":
     mx.set_default_device(mx.cpu)
     check_layouts()
@@ -190,4 +243,5 @@ if __name__ == "__main__":
     check_dropout()
     check_switching(compile=False)
     check_switching(compile=True)
+    check_compiled_parts()
     sys.stdout.write("good")

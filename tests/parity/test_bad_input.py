@@ -14,7 +14,7 @@ import pytest
 
 from metalmark.model.parity import Checked, ParityRun, ParityVerdict, Quantity
 from metalmark.model.run import Failed, FailureKind
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Cli
 from tests.processes import HeldCommand, until
 

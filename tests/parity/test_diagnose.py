@@ -407,6 +407,17 @@ def test_the_shortest_compiled_part_that_differs_is_named(monkeypatch: pytest.Mo
 LAST_LINEAR = "2"
 
 
+def test_where_nothing_is_compiled_in_part_a_note_says_so() -> None:
+    notes = {}
+    for framework, workload in (("jax", "mnist-mlp"), ("fake", "fake")):
+        plan = make_plan(workload, framework, DeviceKind.CPU, Settings(compile=True))
+        found = diagnosis_module.find_part(make_inquiry(plan), diagnosis_module.FaultDiagnosis())
+        assert not found.compiled_until
+        (notes[framework],) = found.notes
+    assert "JAX (Keras 3, jit) compiles both sides" in notes["jax"]
+    assert "is not looked for" in notes["fake"]
+
+
 def test_inputs_that_are_not_contiguous_are_not_on_the_device_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """And Metalmark's own choice of a layout gives way to PyTorch's variable."""
     torch = pytest.importorskip("torch")

@@ -22,7 +22,7 @@ from metalmark.model.training import Ending, TrainingRun
 from metalmark.parity import judge
 from metalmark.parity.examine import Examined
 from metalmark.parity.examine import examine as original
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import ROOT, Cli
 from tests.samples import plan as sample_plan
 
@@ -128,7 +128,7 @@ def test_an_interrupted_sweep_is_resumed_with_its_checks(store_file: Path, monke
             failure = Failed(kind=FailureKind.INTERRUPTED, message="Stopped by Ctrl-C.")
             return msgspec.structs.replace(found, outcome=failure, interrupted=True)
 
-        monkeypatch.setattr("metalmark.app.parity.examine", examine)
+        monkeypatch.setattr("metalmark.app.parity.examine_twice", examine)
 
     stopped_at(2)
     options = {"framework": "fake", "device": "gpu", "steps": 20, "seconds": 0.2, "telemetry": None, "progress": False}

@@ -30,7 +30,7 @@ from metalmark.results.leaderboard import board_of
 from metalmark.store.bundle import encode_bundle, read_file
 from metalmark.store.damage import damage_of
 from metalmark.store.schema import VERSION
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.track.destination import Destination
 from metalmark.track.queue import Begin, End, EndStatus, Known, MetricRow, QueueEvent, QueueWriter
 from metalmark.track.story import write_run
@@ -145,7 +145,7 @@ def test_what_is_excused_agrees_and_is_named() -> None:
     row = compared(Quantity.STATISTIC, "bn1.mean", 1e5, excused="The momentum is counted the other way round.")
     run = parity_run(checked((*AGREEING, row)))
     assert run.verdict is ParityVerdict.AGREES
-    assert "6 quantities within their tolerance, 1 of them by a convention" in parity_sentence(run)
+    assert "6 quantities within their tolerance, 1 of them excused" in parity_sentence(run)
     (table, _) = parity_tables([run])
     assert any("1 quantity excused, the first the running statistic bn1.mean: The mom" in note for note in table.notes)
 

@@ -84,16 +84,6 @@ def test_a_studio_on_its_ups_is_not_on_a_battery(make_mac: MakeMac) -> None:
     assert "on_battery" not in {flag.name for flag in record.flags}
 
 
-def test_tensorflow_metal_counts_no_memory_and_claims_none(make_mac: MakeMac) -> None:
-    mac = make_mac("m1-8gb")
-    run = mac.run("bench", "mnist-mlp", "--framework", "tensorflow", "--device", "gpu", *QUICK)
-    (gpu,) = records(run)
-    assert completed(gpu).placed_on == "GPU:0"
-    assert isinstance(completed(gpu).memory.peak_bytes, Absent)
-    assert isinstance(completed(gpu).memory.live_bytes, Absent)
-    assert gpu.software.versions["tensorflow-metal"] == "1.2.0"
-
-
 def test_a_hosted_runner_names_metal_and_does_without(make_mac: MakeMac) -> None:
     mac = make_mac("hosted-runner")
     listed = mac.run("list", "devices", "--json")

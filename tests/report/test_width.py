@@ -26,7 +26,7 @@ from metalmark.report.text.watch_page import watched_table
 from metalmark.report.text.width import WIDE, fit, window_columns, wrapped
 from metalmark.results.cells import cells_of
 from metalmark.results.comparison import compare
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.workloads.ceiling import COPY, MATMUL
 from tests.compare.sides import repeats, side
 from tests.conftest import Verb

@@ -16,7 +16,7 @@ from metalmark.model.plan import Feed, Loader
 from metalmark.model.run import Telemetry
 from metalmark.report.text.run_page import plan_facts, run_page
 from metalmark.results.measured import measured_of
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.track.destination import Destination
 from metalmark.track.queue import Begin, QueueWriter
 from tests.conftest import Verb

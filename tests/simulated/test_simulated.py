@@ -18,7 +18,7 @@ from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving
 from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Cli
 from tests.simulated.conftest import Simulated
 

@@ -23,7 +23,7 @@ from metalmark.store import bundle
 from metalmark.store.bundle import decode_bundle, digest, encode_bundle, read_file
 from metalmark.store.personal import look, without
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.conftest import Cli
 from tests.processes import ROOT
 from tests.samples import (

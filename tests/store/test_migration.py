@@ -21,7 +21,7 @@ from metalmark.store import schema
 from metalmark.store.bundle import read_file
 from metalmark.store.schema import VERSION
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import read_record, write_record
 from tests.processes import ROOT
 from tests.samples import training_run, watched_run
@@ -274,7 +274,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from metalmark.store import schema
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 stage = sys.argv[2]
 
 def stop(*arguments, **more):
@@ -354,7 +354,7 @@ def test_a_store_from_before_names_trainings_and_watched_runs(old_store: Path) -
 OPENED = """
 import sys
 from pathlib import Path
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 print("ready", flush=True)
 sys.stdin.readline()
 with Store(Path(sys.argv[1]), readonly=True) as store:
@@ -384,7 +384,7 @@ import urllib.parse  # Path.as_uri imports it late, when it can't be read any mo
 from pathlib import Path
 from metalmark.errors import StoreError
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 import metalmark.training.folder, metalmark.training.lineup, metalmark.training.derived
 path = Path(sys.argv[1])
 if os.geteuid() == 0:

@@ -9,7 +9,7 @@ import pytest
 from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.samples import plan, record, training_run, watched_run
 
 
@@ -19,13 +19,13 @@ class Planned(Store):
     def __init__(self, path: Path, *, readonly: bool = True) -> None:
         super().__init__(path, readonly=readonly)
         self.plans: list[str] = []
-        self._connection.set_trace_callback(self._note)
+        self.database.connection.set_trace_callback(self._note)
 
     def _note(self, query: str) -> None:
         if query.lstrip().upper().startswith(("SELECT", "DELETE", "INSERT")):
-            self._connection.set_trace_callback(None)
-            self.plans += [row[3] for row in self._connection.execute(f"EXPLAIN QUERY PLAN {query}")]
-            self._connection.set_trace_callback(self._note)
+            self.database.connection.set_trace_callback(None)
+            self.plans += [row[3] for row in self.database.connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+            self.database.connection.set_trace_callback(self._note)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from metalmark.model.codec import AnyRun, encode_export
 from metalmark.model.training import TrainingRun
 from metalmark.store.bundle import encode_bundle
 from metalmark.store.selection import Selection, load, select, select_all, stored_rows
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import LINEUP, write_record
 from metalmark.training.lineup import Lineup, read_lineup
 from tests.samples import record, training_run, watched_run

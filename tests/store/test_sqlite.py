@@ -19,10 +19,11 @@ from metalmark.model.plan import Sweep
 from metalmark.model.run import Failed, FailureKind, RunKind, new_id, now_utc
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.runner.events import Ended
-from metalmark.store import sqlite
+from metalmark.store import store as store_module
+from metalmark.store.address import store_address
 from metalmark.store.schema import VERSION
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.store import Store
 from metalmark.training.folder import write_record
 from tests.samples import completed, epoch, failed, plan, record, training_run, watched_run
 from tests.store.killing import kill_after, run_at_once
@@ -228,8 +229,8 @@ def test_one_run_that_can_not_be_read_costs_that_run_alone(store_file: Path) -> 
     good, damaged, other = record(), watched_run(), record(id="newerkind0")
     with Store(store_file) as store:
         store.add_all([good, damaged, other])
-        store._connection.execute("UPDATE runs SET body = ? WHERE id = ?", (b'{"schema":2,"\xff', damaged.id))
-        store._connection.execute("UPDATE runs SET kind = 'dream' WHERE id = ?", (other.id,))
+        store.database.connection.execute("UPDATE runs SET body = ? WHERE id = ?", (b'{"schema":2,"\xff', damaged.id))
+        store.database.connection.execute("UPDATE runs SET kind = 'dream' WHERE id = ?", (other.id,))
         assert store.count() == len(store.rows()) == len(store.page().rows) == 3
         assert found(store, good.id) == [good]
         with pytest.raises(FormatError, match=f"Run {damaged.id} of .*is not a Metalmark run"):
@@ -305,7 +306,7 @@ def test_an_id_can_not_be_a_name(store_file: Path) -> None:
 NAMING = """
 import sys
 from pathlib import Path
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 with Store(Path(sys.argv[1])) as store:
     for number in range(100_000):
         store.name("main", [f"run{number}", f"twin{number}"])
@@ -343,7 +344,7 @@ def test_sweeps_are_found_by_their_beginning(store_file: Path) -> None:
 
 def test_a_sweep_that_is_damaged_is_named(store_file: Path) -> None:
     with Store(store_file) as store:
-        store._connection.execute("INSERT INTO sweeps VALUES ('aaaaaaaaaa', '2026', ?)", (b'{"id": "\xff"',))
+        store.database.connection.execute("INSERT INTO sweeps VALUES ('aaaaaaaaaa', '2026', ?)", (b'{"id": "\xff"',))
         with pytest.raises(FormatError, match=r"Sweep aaaaaaaaaa of .* is damaged"):
             store.sweep("last")
 
@@ -424,7 +425,7 @@ def test_a_store_of_a_version_that_is_not_known_is_refused(store_file: Path, ver
 OPENED = """
 import sys
 from pathlib import Path
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.samples import record
 run = record()
 print("ready", flush=True)
@@ -444,8 +445,8 @@ def test_a_full_disk_loses_nothing_that_was_stored(store_file: Path) -> None:
     kept = record()
     with Store(store_file) as store:
         store.add(kept)
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = store.database.connection.execute("PRAGMA page_count").fetchone()[0]
+        store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match="disk is full") as caught:
             store.add_all([record(completed(blocks=2000)) for _ in range(5)])
         assert "safe" in caught.value.hint
@@ -458,7 +459,7 @@ def test_a_commit_is_on_the_drive(store_file: Path) -> None:
         with Store(store_file) as store:
             store.add(record())
             settings = ("synchronous", "fullfsync", "checkpoint_fullfsync")
-            found = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
+            found = [store.database.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings]
             assert found == [2, 1, 1]
 
 
@@ -468,11 +469,11 @@ def test_without_a_home_folder_the_store_needs_a_name(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(StoreError, match="no place for the store: this user's home folder is not known") as caught:
-        store_path()
+        store_address()
     assert "METALMARK_STORE" in caught.value.hint
     with pytest.raises(StoreError, match=r"The store ~/store\.sqlite3 can't be found"):
-        store_path("~/store.sqlite3")
-    assert store_path(str(tmp_path / "s.sqlite3")) == tmp_path / "s.sqlite3"
+        store_address("~/store.sqlite3")
+    assert store_address(str(tmp_path / "s.sqlite3")) == tmp_path / "s.sqlite3"
 
 
 READ_ONLY = """
@@ -480,7 +481,7 @@ import os, sys
 import urllib.parse  # Path.as_uri imports it late, when it can't be read any more
 from pathlib import Path
 from metalmark.errors import StoreError
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 import metalmark.model.codec
 path = Path(sys.argv[1])
 if os.geteuid() == 0:
@@ -528,7 +529,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests.samples import record
 with Store(Path(sys.argv[1])) as store:
     for number in range(1000):
@@ -548,13 +549,15 @@ def test_kill_minus_nine_loses_nothing_that_was_committed(store_file: Path) -> N
 
 def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("METALMARK_STORE", str(tmp_path / "a"))
-    assert store_path() == tmp_path / "a"
-    assert store_path(str(tmp_path / "b")) == tmp_path / "b"
+    assert store_address() == tmp_path / "a"
+    assert store_address(str(tmp_path / "b")) == tmp_path / "b"
     monkeypatch.delenv("METALMARK_STORE")
-    assert store_path().name == "records.sqlite3"
+    assert store_address().name == "records.sqlite3"
 
 
 def test_placeholders_have_no_numbers() -> None:
     """Python 3.12 warns of numbered ones beside a sequence of values, 3.14 refuses them; 3.11 says nothing."""
-    found = [path.name for path in Path(sqlite.__file__).parent.glob("*.py") if re.search(r"\?\d", path.read_text())]
+    found = [
+        path.name for path in Path(store_module.__file__).parent.glob("*.py") if re.search(r"\?\d", path.read_text())
+    ]
     assert found == []

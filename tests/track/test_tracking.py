@@ -18,7 +18,7 @@ from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.model.training import Ending, TrainingRun
 from metalmark.model.watch import Curve, WatchedRun, WatchEnding
 from metalmark.runner.events import Ended, Started, TrainingProgress
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.track import destination, launch, tracking
 from metalmark.track import waiting as track_waiting
 from metalmark.track.destination import Destination, TrackTargets

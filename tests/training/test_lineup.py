@@ -13,7 +13,7 @@ from metalmark.model.plan import Device, DeviceKind, Plan
 from metalmark.model.run import Failed, FailureKind
 from metalmark.model.training import NOT_BEGUN, Ending, Goal, Target, TrainingRun
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training import lineup
 from metalmark.training.folder import (
     JOB,

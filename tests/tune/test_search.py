@@ -7,6 +7,7 @@ import random
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.model.plan import Dtype, PlanChange, Settings
@@ -96,6 +97,41 @@ def test_an_option_that_needs_another_is_never_alone() -> None:
         search.tell(candidate, 1 - 0.1 * len(candidate))
     assert frozenset({"autotune"}) not in seen
     assert search.best == {"compile", "autotune"}
+
+
+def test_a_strong_option_is_tried_again_when_others_have_helped() -> None:
+    """A GPU that waits for its host: bfloat16 gains nothing until the step is captured."""
+    device = {"": 33.0, "tf32": 10.5, "bfloat16": 8.0}
+    host = {"": 18.0, "tf32": 18.0, "bfloat16": 24.0}
+
+    def step_ms(candidate: Candidate) -> float:
+        (dtype,) = candidate & device.keys() or {""}
+        compiled = 0.7 if "compile" in candidate else 1.0
+        return max(device[dtype] * compiled, 0.3 if "graph" in candidate else host[dtype] * compiled)
+
+    options = [
+        option("tf32", "dtype", 0.6), option("bfloat16", "dtype", 0.9), option("graph", expected=0.4),
+        option("compile", expected=0.35), option("fused", expected=0.1), option("channels_last", expected=0.08),
+    ]  # fmt: skip
+    search = Search(options)
+    seen = []
+    while (candidate := search.propose()) is not None:
+        seen.append(candidate)
+        search.tell(candidate, step_ms(candidate))
+    assert search.best == {"bfloat16", "graph", "compile"}
+    assert seen.index(search.best) == 5, "right after each strong option was tried once"
+
+
+def test_what_is_left_out_is_not_proposed_again() -> None:
+    options = [option("quick", expected=0.3), replace(option("costly", needs="quick"), cost=4.0)]
+    search = Search(options)
+    search.tell(BASELINE, 1.0)
+    search.tell(frozenset({"quick"}), 0.5)
+    proposed = search.propose()
+    assert proposed == {"quick", "costly"}
+    assert (search.cost(proposed), search.cost(BASELINE), search.costliest(proposed)) == (4.0, 1.0, "costly")
+    search.leave_out("costly")
+    assert search.propose() is None
 
 
 def test_an_improvement_that_is_sure_is_the_difference() -> None:

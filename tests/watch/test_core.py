@@ -19,7 +19,7 @@ import pytest
 
 from metalmark.app.watch import NO_FRAMEWORK, NO_HOOK, NO_STEP, command_words, script_name
 from metalmark.model.watch import WatchedRun, WatchedScript, WatchEnding
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.watch.agent_package import AGENT_FOLDER, agent_module
 from tests import processes
 from tests.conftest import Cli

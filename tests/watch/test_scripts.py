@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from metalmark.model.watch import WatchedRun
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from tests import processes
 from tests.watch.agents import needs
 

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 
 from starlette.testclient import TestClient
 
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.web.app import make_app
 from metalmark.web.guard import Rules
 from tests.samples import completed, failed, plan, record

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from metalmark.model.run import RunKind
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
 from metalmark.store.live import LiveFile, Trace, live_folder
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.training.folder import write_record
 from tests.report.contents import watched
 from tests.samples import MACHINE, plan, record

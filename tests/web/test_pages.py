@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from metalmark.report.compare_page import comparison_table
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.web import run_page
 from metalmark.web.app import make_app
 from metalmark.web.guard import Rules
@@ -255,8 +255,10 @@ def test_a_damaged_run_is_named_and_costs_no_page_of_others(tmp_path: Path) -> N
     path = tmp_path / "store.sqlite3"
     with Store(path) as store:
         store.add_all([record(id=f"bench{number:05}", repeat=number) for number in range(3)])
-        store._connection.execute("UPDATE runs SET body = ? WHERE id = 'bench00001'", (b'{"plan":' + b"[" * 99_999,))
-        store._connection.execute("INSERT INTO sweeps VALUES ('sweep00001', '2026-11-15T08:00:00Z', x'ff')")
+        store.database.connection.execute(
+            "UPDATE runs SET body = ? WHERE id = 'bench00001'", (b'{"plan":' + b"[" * 99_999,)
+        )
+        store.database.connection.execute("INSERT INTO sweeps VALUES ('sweep00001', '2026-11-15T08:00:00Z', x'ff')")
     client = TestClient(make_app(path, Rules(hosts=frozenset({"testserver"}))), raise_server_exceptions=False)
     assert "bench00001" in client.get("/").text
     for page in ("/sweep/sweep00001", "/run/bench00000", "/compare?run=bench00000&run=bench00002"):

@@ -14,6 +14,7 @@ from metalmark.model.plan import Budget, Device, DeviceKind, Mode, Plan, Proving
 from metalmark.runner.launch import run_cell
 from metalmark.workloads.bert import LABELS, MAX_POSITIONS, SHAPES, TYPES, Shape, make_batch
 from metalmark.workloads.catalog import load
+from tests.processes import QUICKLY_COMPILED
 
 SMALL = {"batch_size": 4, "seq_len": 12, "size": "tiny", "attention": "sdpa"}
 
@@ -34,9 +35,11 @@ def test_base_is_the_size_everybody_knows() -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mlx"])
-def test_every_framework_trains_the_same_network(framework: str) -> None:
+def test_every_framework_trains_the_same_network(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if FRAMEWORKS[framework].missing():
         pytest.skip(f"{framework} is not installed")
+    if framework == "jax":
+        monkeypatch.setenv("XLA_FLAGS", QUICKLY_COMPILED)
     plan = Plan(
         workload="bert",
         params=SMALL,

@@ -20,6 +20,7 @@ from metalmark.runner.launch import run_cell
 from metalmark.workloads import gpt
 from metalmark.workloads.catalog import load
 from metalmark.workloads.gpt import SHAPES, Shape
+from tests.processes import QUICKLY_COMPILED
 
 from . import gpt_figures
 
@@ -37,7 +38,6 @@ CONFIG = {
     "activation_function": "gelu_new",
     "layer_norm_epsilon": 1e-5,
 }
-QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 SMALL = {"batch_size": 2, "seq_len": 16, "size": "nano"}
 
 

@@ -7,14 +7,15 @@ from msgspec import Struct
 
 from metalmark.app.choices import names_in, parse_accuracy
 from metalmark.app.results import Comparisons, Runs
-from metalmark.app.runs import OnDamaged, StorePath, say_left_out
+from metalmark.app.runs import OnDamaged, say_left_out
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.run import RunKind
 from metalmark.results.comparison import CellComparison, compare_runs
 from metalmark.results.sides import PUBLISHED, SPLIT, runs_of, sides_of
 from metalmark.stats.difference import BAND, Difference, Verdict
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.address import StoreChoice, store_address
+from metalmark.store.store import Store
 
 
 def compare(
@@ -23,7 +24,7 @@ def compare(
     anyway: bool = False,
     noise_band: str | float = BAND,
     target_accuracy: float | None = None,
-    store: StorePath = None,
+    store: StoreChoice = None,
     files: bool = True,
     on_damaged: OnDamaged = say_left_out,
 ) -> Comparisons:
@@ -58,11 +59,11 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 def _named(
-    runs: Sequence[str | Runs], store: StorePath, on_damaged: OnDamaged, *, files: bool
+    runs: Sequence[str | Runs], store: StoreChoice, on_damaged: OnDamaged, *, files: bool
 ) -> dict[str, Sequence[AnyRun]]:
     """The runs of each side, by what it is called: the query, or the number of the argument."""
     named: dict[str, Sequence[AnyRun]] = {}
-    with Store(store_path(store), readonly=True) as opened:
+    with Store(store_address(store), readonly=True) as opened:
         for number, given in enumerate(runs, start=1):
             name = given if isinstance(given, str) else f"runs {number}"
             if name in named:

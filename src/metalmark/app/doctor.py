@@ -12,7 +12,7 @@ from metalmark.doctor.collect import WAITING, WHY_SLOW, collect
 from metalmark.doctor.scene import Scene
 from metalmark.runner.ask import NoAnswer
 from metalmark.runner.values import expanded
-from metalmark.track.launch import say_on_stderr
+from metalmark.track.launch import say_nothing, say_on_stderr
 
 
 def doctor(only: str | Iterable[str] = (), *, progress: bool = True) -> Diagnosis:
@@ -24,6 +24,22 @@ def doctor(only: str | Iterable[str] = (), *, progress: bool = True) -> Diagnosi
     checks = [find(name) for name in names_in(only)] or list(CHECKS.values())
     scene = look_around(progress=progress)
     return Diagnosis(scene, examine(scene, checks))
+
+
+def doctor_on(on: str, only: str | Iterable[str] = (), *, progress: bool = True) -> dict[str, Diagnosis]:
+    """Examine every node of a Ray cluster, all at once; return what was found by the node's title."""
+    from metalmark.app.on_cluster import open_cluster
+    from metalmark.app.place import ALL
+
+    names = names_in(only)
+    for name in names:
+        find(name)
+    say = say_on_stderr if progress else say_nothing
+    with open_cluster(on, ALL, say=say) as place:
+        found = place.diagnose(names)
+        for sentence in place.refused:
+            say(sentence)
+    return {node.title: Diagnosis(reply.scene, reply.findings) for node, reply in found}
 
 
 def bundle_machine(file: str | None, *, progress: bool = True) -> tuple[bytes, int]:

@@ -4,7 +4,6 @@ tells."""
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,8 +39,9 @@ from metalmark.runner.flags import flags_around
 from metalmark.runner.probing import absences, choose_devices
 from metalmark.runner.values import localise_params, split_list
 from metalmark.stats.window import Window
+from metalmark.store.address import Address, store_address
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.store import Store
 from metalmark.track.launch import say_nothing, say_on_stderr
 from metalmark.workloads.catalog import is_file, names, shown_names
 from metalmark.workloads.ceiling import COPY, MATMUL
@@ -112,7 +112,7 @@ def explain(
     stored as runs; `run.outcome` has the bottleneck, the shares and the proposals.
     """
     given = dict(locals())  # before any other name is bound: what was asked for
-    path = store_path(store)
+    path = store_address(store)
     if not (isinstance(what, str) and is_workload(what)):
         meant = _runs_meant(what, path)
         _refuse_settings(given, meant, "a stored run is explained from what it holds")
@@ -200,7 +200,7 @@ def explain_script(
         raise UsageError("Which command?", hint="For example: metalmark explain -- python train.py")
     _refuse_settings(options, [], "a command is run as it is")
     code, watched = watch(command, store=store, progress=progress)
-    return code, watched, _explain_stored([watched] if watched.stretches else [], store_path(store))
+    return code, watched, _explain_stored([watched] if watched.stretches else [], store_address(store))
 
 
 def unexplained(runs: Iterable[AnyRun]) -> dict[str, Failed]:
@@ -210,7 +210,7 @@ def unexplained(runs: Iterable[AnyRun]) -> dict[str, Failed]:
 
 
 def _explain_plans(
-    sweep: Sweep, options: ExplainOptions, path: Path, *, progress: bool
+    sweep: Sweep, options: ExplainOptions, path: Address, *, progress: bool
 ) -> tuple[list[ExplanationRun], bool]:
     """Explain every plan of a sweep, and store each run when it ends; False when Ctrl-C ended it."""
     runs: list[ExplanationRun] = []
@@ -258,7 +258,7 @@ def _outcome(plan: Plan, found: Examination, flags: tuple[Flag, ...]) -> Explain
 
 
 def _verified(
-    runs: Sequence[ExplanationRun], planned: Verification, path: Path, *, progress: bool
+    runs: Sequence[ExplanationRun], planned: Verification, path: Address, *, progress: bool
 ) -> tuple[list[ExplanationRun], bool]:
     """Measure what was proposed, and store the explanations again with it; False when Ctrl-C ended it."""
     say = say_on_stderr if progress else say_nothing
@@ -269,13 +269,13 @@ def _verified(
         store.add_sweep(sweep)
     measured, complete = measure_sweep(sweep, path, [], progress=progress, say=say)
     judged = with_gains(runs, planned, measured)
-    with Store(path) as store:
+    with Store(path, spools=True) as store:
         for run in judged:
             store.put(run)
     return judged, complete
 
 
-def _explain_stored(runs: Sequence[AnyRun], path: Path) -> Runs:
+def _explain_stored(runs: Sequence[AnyRun], path: Address) -> Runs:
     """Explain runs that have ended, from what they hold, and store the explanations."""
     made = [run for run in runs if isinstance(run, ExplanationRun)]
     if made:  # the bench runs beside an explanation are those that verified it
@@ -314,7 +314,7 @@ def _explanation(run: BenchRun | WatchedRun, outcome: Explained | Failed, sweep:
     )  # fmt: skip
 
 
-def _runs_meant(what: object, path: Path) -> list[AnyRun]:
+def _runs_meant(what: object, path: Address) -> list[AnyRun]:
     """Return the runs that a query, a run, several runs or a recorder stands for."""
     if isinstance(what, str):
         with Store(path, readonly=True) as store:
@@ -340,7 +340,7 @@ def _runs_meant(what: object, path: Path) -> list[AnyRun]:
     )
 
 
-def _unknown(word: str, path: Path) -> UsageError:
+def _unknown(word: str, path: Address) -> UsageError:
     known = shown_names()
     return UsageError(
         f"There is no workload and no run {word!r} in {path}{did_you_mean(word, known)}",

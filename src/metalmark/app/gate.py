@@ -1,7 +1,6 @@
 """The gate of `bench --parity` and `train --parity`: each way of training is checked before its speed is measured."""
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +14,8 @@ from metalmark.model.run import FailureKind, now_utc
 from metalmark.parity.job import Options
 from metalmark.report.text.parity_page import parity_sentence
 from metalmark.runner.probing import absences
-from metalmark.store.sqlite import Store
+from metalmark.store.address import Address
+from metalmark.store.store import Store
 from metalmark.track.launch import Say
 
 REDUCED = Options(seeds=0, repeats=200, draws=3)
@@ -34,7 +34,7 @@ class PlanMarks(NamedTuple):
 
 
 def pass_gate(
-    plans: Sequence[Plan], *, checks: str, paths: dict[str, str], store: Path, progress: bool, say: Say
+    plans: Sequence[Plan], *, checks: str, paths: dict[str, str], store: Address, progress: bool, say: Say
 ) -> PlanMarks:
     """Check each distinct plan once and store the checks as runs, which the identifier `checks` finds again. Those that
     are stored already are not made again."""
@@ -81,7 +81,7 @@ def _key(plan: Plan) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(what_is_checked(plan), seed=0), order="deterministic")
 
 
-def _stored(path: Path, checks: str, plans: Sequence[Plan]) -> dict[int, ParityRun]:
+def _stored(path: Address, checks: str, plans: Sequence[Plan]) -> dict[int, ParityRun]:
     """Return the checks that an earlier command made, by their cell. One that was stopped is made again."""
     with Store(path) as store:
         runs = store.load(store.rows_of_sweep(checks), on_error=say_left_out)

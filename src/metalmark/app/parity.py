@@ -3,11 +3,13 @@
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from metalmark.app import choices
 from metalmark.app.choices import Choice
+from metalmark.app.place import HERE, Place, open_place, without_cells
 from metalmark.app.results import Runs
 from metalmark.backends.catalog import FRAMEWORKS, find
 from metalmark.display import make_display
@@ -15,16 +17,21 @@ from metalmark.errors import UsageError
 from metalmark.model.parity import Checked, ParityRun, ParityVerdict
 from metalmark.model.plan import Budget, Device, Mode, Plan, Settings, Sweep
 from metalmark.model.run import new_id, now_utc
+from metalmark.parity.confirm import examine_twice
 from metalmark.parity.diagnose import DiagnosisStopped
 from metalmark.parity.diagnose import diagnose as find_cause
-from metalmark.parity.examine import examine, parity_run
+from metalmark.parity.examine import parity_run
 from metalmark.parity.job import Options
 from metalmark.runner.describe import describe
 from metalmark.runner.events import Ended, Listener, Started, tell_all
 from metalmark.runner.expand import SweepAxes, combine, expand, require
-from metalmark.runner.probing import absences, choose_devices
-from metalmark.runner.values import localise_params, parse_device, split_list
-from metalmark.store.sqlite import Store, store_path
+from metalmark.runner.values import localise_params, parse_device
+from metalmark.store.address import Address, store_address
+from metalmark.store.store import Store
+from metalmark.track.launch import say_nothing, say_on_stderr
+
+if TYPE_CHECKING:
+    from metalmark.cluster.messages import NodeJob
 
 MOST_STEPS, MOST_DRAWS, MOST_SEEDS = 1000, 100, 100
 MOST_CHECK_REPEATS = 10**6
@@ -58,6 +65,8 @@ def parity(
     repro: str | os.PathLike[str] | None = None,
     timeout: float = 3600.0,
     stall: float = 600.0,
+    on: str | None = None,
+    nodes: str | None = None,
     store: str | os.PathLike[str] | None = None,
     progress: bool = True,
     raise_interrupt: bool = True,
@@ -75,9 +84,9 @@ def parity(
     `reference` is a device ("cpu") or a framework ("torch", "torch:cuda"). Lists make one check each. After a
     difference, `diagnose` finds from which batch size on it is there and which settings switch it off; `repro` is the
     file for a script that shows it with the framework alone. Each check is stored as a run; `run.verdict` says how it
-    ended.
+    ended. `on` is the address of a Ray cluster whose nodes check, and `nodes` says which, as for `mm.bench`.
     """
-    path = store_path(store)
+    path = store_address(store)
     names = choices.names_in(workload)
     if len(names) != 1:
         raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark parity mnist-mlp")
@@ -97,7 +106,8 @@ def parity(
     given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
     combinations = combine([info], given, choices.option_flags(parity))
     sources, data_paths = choices.parse_data(data)
-    frameworks = choices.frameworks_for(info, framework)
+    if on is not None and script is not None:
+        raise UsageError("--repro writes a script on the machine that checks.", hint="Leave out --repro or --on.")
     base_framework, base_device = parse_reference(reference)
     if base_framework:
         require([info], [base_framework])
@@ -106,25 +116,25 @@ def parity(
         attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, threads=threads,
     )  # fmt: skip
     modes = choices.members(Mode, mode, what="--mode", plural="Modes")
-    devices = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
-    axes = SweepAxes(
-        workloads=[info], params=combinations, modes=modes, devices=devices.devices, settings=settings, budget=budget,
-        data=sources, target_column=target_column, seed=seed,
-    )  # fmt: skip
-    plans = expand(axes)
-    # The reference may take minutes, and the worker of the other side would say only then that its device is missing.
-    absent = next((why for why in absences(plans) if why is not None), None)
-    if absent is not None:
-        raise UsageError(absent.message, hint=absent.hint or "Use --device cpu.")
-    sweep = Sweep(
-        id=new_id(), created_at=now_utc(), plans=plans, hz=None,
-        paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
-        left_out=(*devices.notes, *axes.left_out),
-    )  # fmt: skip
-    runs, complete = check_all(
-        sweep, reference=(base_framework, base_device), options=options, path=path, diagnosed=diagnose, repro=script,
-        progress=progress,
-    )  # fmt: skip
+    paths = {**param_paths, **data_paths, **({info.name: source} if source else {})}
+    say = say_on_stderr if progress else say_nothing
+    with open_place(on, nodes, say=say) as place:
+        chosen = place.devices_of_first(info, framework, device, paths=paths, say=say)
+        axes = SweepAxes(
+            workloads=[info], params=combinations, modes=modes, devices=chosen.devices, settings=settings,
+            budget=budget, data=sources, target_column=target_column, seed=seed,
+        )  # fmt: skip
+        # The reference may take minutes, and the worker of the other side would say only then that its device is
+        # missing.
+        spread = place.spread_present(expand(axes))
+        sweep = Sweep(
+            id=new_id(), created_at=now_utc(), plans=spread.plans, targets=spread.targets, hz=None, paths=paths,
+            left_out=(*chosen.notes, *axes.left_out, *spread.left_out),
+        )  # fmt: skip
+        runs, complete = check_all(
+            sweep, reference=(base_framework, base_device), options=options, path=path, diagnosed=diagnose,
+            repro=script, progress=progress, place=place,
+        )  # fmt: skip
     if raise_interrupt and not complete:
         stopped = KeyboardInterrupt()
         stopped.add_note("What was compared is stored.")
@@ -137,39 +147,75 @@ def check_all(
     *,
     reference: tuple[str, Device],
     options: Options,
-    path: Path,
+    path: Address,
     diagnosed: bool,
     repro: Path | None,
     progress: bool,
     done: Collection[int] = (),
+    place: Place = HERE,
 ) -> tuple[list[ParityRun], bool]:
     """Check every plan of a sweep but those that are done, and store each run when it ends; False when Ctrl-C ended it.
-    Of several that differ, the first is diagnosed."""
+    Of several that differ, the first is diagnosed; on a cluster, the first on each machine."""
     runs: list[ParityRun] = []
     with Store(path) as store, make_display(sweep, quiet=not progress, checks=True) as display:
         tell = tell_all([display])
+
+        def keep(run: ParityRun, node: str = "") -> None:
+            runs.append(run)
+            store.add(run)
+            tell(Ended(run=run, node=node))
+
+        def differs() -> bool:
+            return any(run.verdict is ParityVerdict.DIFFERS for run in runs)
+
+        def job(cell: int) -> "NodeJob":
+            from metalmark.cluster.messages import ParityJob
+
+            plan = sweep.plans[cell]
+            return ParityJob(
+                sweep=without_cells(sweep), plan=plan, reference=reference_plan(plan, *reference), cell=cell,
+                options=options, diagnosed=diagnosed and not differs(),
+            )  # fmt: skip
+
+        if sweep.targets:
+            complete = place.run_jobs(sweep, job=job, keep=keep, listeners=[display], verb="parity", done=done)
+            runs.sort(key=lambda run: run.cell)
+            return runs, complete
         for cell, plan in enumerate(sweep.plans):
             if cell in done:
                 continue
-            started_at = now_utc()
-            tell(Started(id=sweep.id, plan=plan, cell=cell))
-            base = reference_plan(plan, *reference)
-            examined = examine(plan, base, options=options, paths=sweep.paths, listeners=[display])
-            interrupted, outcome = examined.interrupted, examined.outcome
-            if isinstance(outcome, Checked) and outcome.verdict is ParityVerdict.DIFFERS and not interrupted:
-                first = not any(run.verdict is ParityVerdict.DIFFERS for run in runs)
-                if diagnosed and first:
-                    outcome, interrupted = _diagnosed(plan, base, outcome, options, sweep, [display], repro)
-            run = parity_run(
-                plan, base, msgspec.structs.replace(examined, outcome=outcome), sweep=sweep.id, cell=cell,
-                started_at=started_at,
+            run, complete = check_plan(
+                plan, reference_plan(plan, *reference), sweep=sweep, cell=cell, options=options,
+                diagnosed=diagnosed and not differs(), repro=repro, listeners=[display],
             )  # fmt: skip
-            runs.append(run)
-            store.add(run)
-            tell(Ended(run=run))
-            if interrupted:
+            keep(run)
+            if not complete:
                 return runs, False
     return runs, True
+
+
+def check_plan(
+    plan: Plan,
+    reference: Plan,
+    *,
+    sweep: Sweep,
+    cell: int,
+    options: Options,
+    diagnosed: bool,
+    repro: Path | None,
+    listeners: Sequence[Listener],
+) -> tuple[ParityRun, bool]:
+    """Check one plan on this machine; return the run, and False when Ctrl-C ended it. `diagnosed`: find out more about
+    a difference."""
+    started_at = now_utc()
+    tell_all(listeners)(Started(id=sweep.id, plan=plan, cell=cell))
+    examined = examine_twice(plan, reference, options=options, paths=sweep.paths, listeners=listeners)
+    interrupted, outcome = examined.interrupted, examined.outcome
+    if isinstance(outcome, Checked) and outcome.verdict is ParityVerdict.DIFFERS and not interrupted and diagnosed:
+        outcome, interrupted = _diagnosed(plan, reference, outcome, options, sweep, listeners, repro)
+    examined = msgspec.structs.replace(examined, outcome=outcome)
+    run = parity_run(plan, reference, examined, sweep=sweep.id, cell=cell, started_at=started_at)
+    return run, not interrupted
 
 
 def reference_plan(plan: Plan, framework: str, device: Device) -> Plan:

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from metalmark.app.bench import bench_runs
 from metalmark.app.results import Runs
-from metalmark.app.runs import OnDamaged, StorePath, say_left_out, sweep_of, write_file
+from metalmark.app.runs import OnDamaged, say_left_out, sweep_of, write_file
 from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
 from metalmark.report.content import Content
 from metalmark.report.text import exports
 from metalmark.results.ceilings import ceilings_of
+from metalmark.store.address import StoreChoice, store_address
 from metalmark.store.selection import LAST, load, select_all
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.store import Store
 from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.workloads.ceiling import COPY, MATMUL
 
@@ -29,7 +30,7 @@ def report(
     output: str | os.PathLike[str] | None = None,
     format: str | None = None,
     published: bool = False,
-    store: StorePath = None,
+    store: StoreChoice = None,
     progress: bool = True,
     on_damaged: OnDamaged = say_left_out,
 ) -> Path:
@@ -59,7 +60,7 @@ def form_of(form: str | None, output: str | None) -> str:
 
 def gather(
     queries: Sequence[str | Runs],
-    store: StorePath,
+    store: StoreChoice,
     *,
     published: bool = False,
     say: Say = say_nothing,
@@ -68,7 +69,7 @@ def gather(
     """Find what a report is of: runs of every kind, what their sweeps planned, and the ceilings of their devices."""
     words = [query for query in queries if isinstance(query, str)]
     given = [query for query in queries if isinstance(query, Runs)]
-    with Store(store_path(store), readonly=True) as opened:
+    with Store(store_address(store), readonly=True) as opened:
         if not queries:
             words = [_newest(opened, say)]
         selections = select_all(words, opened)
@@ -119,7 +120,9 @@ def has_desktop() -> bool:
 
 def _newest(store: Store, say: Say) -> str:
     if not store.rows(limit=1):
-        raise UsageError(f"There is nothing to report yet in {store.path}.", hint="Measure: metalmark bench mnist-mlp")
+        raise UsageError(
+            f"There is nothing to report yet in {store.address}.", hint="Measure: metalmark bench mnist-mlp"
+        )
     say("A report of what the last command made; name runs to choose others.")
     return LAST
 

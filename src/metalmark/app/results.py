@@ -24,6 +24,7 @@ from metalmark.report.content import Content
 from metalmark.report.text.tables import Table
 from metalmark.results.cells import Cell, cells_of
 from metalmark.results.derived import flags_of
+from metalmark.store.address import Address
 from metalmark.store.row import row_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Runs(Tabular, Sequence[AnyRun]):
         self,
         runs: Iterable[AnyRun],
         *,
-        store: Path,
+        store: Address,
         sweep: Sweep | None = None,
         complete: bool = True,
         folder: Path | None = None,
@@ -172,7 +173,8 @@ class Runs(Tabular, Sequence[AnyRun]):
 
         if self._as_list:
             return [list_table([row_of(run) for run in self._runs])]
-        return run_tables(self._runs, plans=self.sweep.plans if self.sweep is not None else (), columns=columns)
+        plans, targets = (self.sweep.plans, self.sweep.targets) if self.sweep is not None else ((), ())
+        return run_tables(self._runs, plans=plans, targets=targets, columns=columns)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary per run: what ran, where, how it ended, and its figures (`step_s`, `samples_s`, ...)."""

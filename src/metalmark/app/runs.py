@@ -15,17 +15,17 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Sweep
 from metalmark.model.run import RunKind
 from metalmark.model.training import TrainingRun
+from metalmark.store.address import Address, StoreChoice, local_folder, store_address
 from metalmark.store.bundle import Bundle, encode_bundle, read_file
 from metalmark.store.row import Row
 from metalmark.store.selection import Selection, load, select_all, stored_rows
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.store import Store
 
 if TYPE_CHECKING:  # a list of runs must not take as long as a use case that measures takes to import
     from metalmark.app.results import Runs
 
 NEWEST = 40
 
-StorePath = str | os.PathLike[str] | None
 OnDamaged = Callable[[MetalmarkError], None]
 """Told of each run that can't be read and is left out."""
 
@@ -36,7 +36,7 @@ class Listing(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     total: int
     names: dict[str, list[str]]
-    store: Path
+    store: Address
 
 
 class Imported(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def say_left_out(error: MetalmarkError) -> None:
     say_on_stderr(f"left out: {error.message} {error.hint}".rstrip())
 
 
-def runs(*queries: str, limit: int = NEWEST, store: StorePath = None, on_damaged: OnDamaged = say_left_out) -> "Runs":
+def runs(*queries: str, limit: int = NEWEST, store: StoreChoice = None, on_damaged: OnDamaged = say_left_out) -> "Runs":
     """Return stored runs: those that the queries mean, or the newest ones.
 
     A query is a run's id or the beginning of one, a sweep's id, a name, a tag, "last" for what the newest command
@@ -65,7 +65,7 @@ def runs(*queries: str, limit: int = NEWEST, store: StorePath = None, on_damaged
     """
     from metalmark.app.results import Runs
 
-    path = store_path(store)
+    path = store_address(store)
     with Store(path, readonly=True) as opened:
         if not queries:
             return Runs(opened.load(opened.rows(limit=limit), on_error=on_damaged), store=path, as_list=True)
@@ -74,17 +74,17 @@ def runs(*queries: str, limit: int = NEWEST, store: StorePath = None, on_damaged
         return Runs(chosen, store=path, sweep=_whole_sweep(selections, opened, on_damaged))
 
 
-def existing_store(store: StorePath = None) -> Path:
-    """Return the store's file; refuse one that is not there, or is not a store."""
-    path = store_path(store)
-    if not path.exists():
+def existing_store(store: StoreChoice = None) -> Address:
+    """Return where the store is; refuse a file that is not there, and what is not a store."""
+    path = store_address(store)
+    if isinstance(path, Path) and not path.exists():
         raise StoreError(f"There is no store yet at {path}.", hint="Measure something first: metalmark bench mnist-mlp")
     with Store(path, readonly=True):
         return path
 
 
-def list_runs(*, limit: int | None = NEWEST, store: StorePath = None) -> Listing:
-    path = store_path(store)
+def list_runs(*, limit: int | None = NEWEST, store: StoreChoice = None) -> Listing:
+    path = store_address(store)
     with Store(path, readonly=True) as opened:
         rows = tuple(opened.rows(limit=limit))
         return Listing(rows=rows, total=opened.count(), names=opened.names(), store=path)
@@ -105,19 +105,19 @@ def describe_runs(chosen: "Runs", *, on_damaged: OnDamaged = say_left_out) -> st
     return "\n".join([run_page(chosen, ceilings), *folders])
 
 
-def name_runs(queries: Sequence[str], name: str, *, add: bool = False, store: StorePath = None) -> list[str]:
+def name_runs(queries: Sequence[str], name: str, *, add: bool = False, store: StoreChoice = None) -> list[str]:
     """Give runs a name, which until now may have been another's; with `add`, a tag beside those that have it. Return
     the ids of the runs and sweeps that it now stands for."""
-    with Store(store_path(store)) as opened:
+    with Store(store_address(store)) as opened:
         selections = select_all(queries, opened, files=False)
         ids = list(dict.fromkeys(identifier for selection in selections for identifier in selection.ids))
         opened.name(name, ids, add=add)
     return ids
 
 
-def unname_runs(name: str, *, store: StorePath = None) -> None:
+def unname_runs(name: str, *, store: StoreChoice = None) -> None:
     """Take a name or tag away; the runs stay."""
-    with Store(store_path(store)) as opened:
+    with Store(store_address(store)) as opened:
         if not opened.unname(name):
             raise UsageError(f"No run has the name {name!r}.", hint="`metalmark runs list` shows the names.")
 
@@ -128,14 +128,14 @@ def export_runs(
     bundle: bool = False,
     with_names: bool = False,
     scrub: bool = False,
-    store: StorePath = None,
+    store: StoreChoice = None,
     on_damaged: OnDamaged = say_left_out,
 ) -> tuple[bytes, int]:
     """Return runs (default: all) as a file's bytes and their number: JSON, or a compressed bundle that was looked
     through for personal data."""
     if (with_names or scrub) and not bundle:
         raise UsageError("--with-names and --scrub are of a bundle.", hint="Add --bundle FILE.")
-    with Store(store_path(store), readonly=True) as opened:
+    with Store(store_address(store), readonly=True) as opened:
         if queries:
             chosen = load(select_all(queries, opened), opened, on_error=on_damaged)
         else:
@@ -161,13 +161,13 @@ def write_file(name: str, data: bytes, *, option: str = "-o") -> None:
 
 
 def import_runs(
-    files: Sequence[str | os.PathLike[str]], *, with_names: bool = False, store: StorePath = None
+    files: Sequence[str | os.PathLike[str]], *, with_names: bool = False, store: StoreChoice = None
 ) -> Imported:
     """Store the runs of exports and bundles: of all the files, or nothing. A name is added to what it stands for here,
     so a file of others never takes `main` away from a run of ours."""
     read = [read_file(os.fspath(name)) for name in files]
     every = [run for one in read for run in one.runs]
-    with Store(store_path(store)) as opened:
+    with Store(store_address(store)) as opened:
         added = opened.add_all(every)
         names = _names(read) if with_names else {}
         for name, ids in names.items():
@@ -176,17 +176,17 @@ def import_runs(
     return Imported(added=added, held=len(every) - added, names=len(names), names_left=left)
 
 
-def rows_to_delete(queries: Sequence[str], *, store: StorePath = None) -> list[Row]:
+def rows_to_delete(queries: Sequence[str], *, store: StoreChoice = None) -> list[Row]:
     """Return what `delete_runs` would delete, to ask the user first."""
-    with Store(store_path(store), readonly=True) as opened:
+    with Store(store_address(store), readonly=True) as opened:
         return stored_rows(select_all(queries, opened, files=False), what="delete")
 
 
-def delete_runs(rows: Sequence[Row], *, store: StorePath = None) -> list[str]:
+def delete_runs(rows: Sequence[Row], *, store: StoreChoice = None) -> list[str]:
     """Delete runs for good, a training with its folder if that is Metalmark's own. Return a line for each folder that
     stayed."""
-    path = store_path(store)
-    home, stayed = (path.parent / "trainings").resolve(), []
+    path = store_address(store)
+    home, stayed = (local_folder(path) / "trainings").resolve(), []
     with Store(path) as opened:
         for row in rows:
             folder = row.path
@@ -203,13 +203,13 @@ def push_runs(
     *,
     to: str,
     progress: bool = True,
-    store: StorePath = None,
+    store: StoreChoice = None,
     on_damaged: OnDamaged = say_left_out,
 ) -> bool:
     """Send runs to a tracker ("mlflow", "wandb=offline"). Return whether everything arrived; the rest waits."""
     from metalmark.track.launch import push, say_nothing, say_on_stderr
 
-    with Store(store_path(store), readonly=True) as opened:
+    with Store(store_address(store), readonly=True) as opened:
         selections = select_all(queries, opened)
         folders = {name: path for one in selections for name, path in one.folders.items()}
         chosen = load(selections, opened, on_error=on_damaged)

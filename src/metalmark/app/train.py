@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from metalmark.app import choices, goals
+from metalmark.app import choices, goals, worlds
 from metalmark.app.choices import Choice
 from metalmark.app.results import Runs
 from metalmark.app.settings_file import device_for, settings_for
@@ -25,7 +25,9 @@ from metalmark.runner.describe import describe
 from metalmark.runner.events import Ended, Event, Listener, Started
 from metalmark.runner.expand import combine, require
 from metalmark.runner.values import expanded, localise_params, parse_device, split_list
-from metalmark.store.sqlite import Store, store_path
+from metalmark.runner.world import Meeting
+from metalmark.store.address import Address, ServerAddress, local_folder, store_address
+from metalmark.store.store import Store
 from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
 from metalmark.training import lineup
@@ -44,6 +46,7 @@ from metalmark.training.folder import (
     write_record,
     write_request,
 )
+from metalmark.training.launch import take_part
 from metalmark.training.launch import train as train_session
 
 EPOCHS = 5
@@ -75,6 +78,12 @@ def train(
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
     threads: Choice | None = None,
+    nproc: int | str | None = None,
+    scaling: str | None = None,
+    nnodes: int | None = None,
+    rdzv: str | None = None,
+    node_rank: int | None = None,
+    rdzv_timeout: float | None = None,
     data: Choice | None = None,
     target_column: str = "",
     workers: int | None = None,
@@ -100,11 +109,13 @@ def train(
     `checkpoint_every` (minutes, or "500steps") writes checkpoints within an epoch. `parity` checks first whether it
     trains the same network as the CPU does in float32 (see `mm.parity`), and marks the run with the verdict. `settings`
     is a file that `mm.tune` made: it decides the framework, the device, every setting, the number of workers and what
-    was changed of the parameters. Without it, placement is left to the framework. `resume` goes on with an interrupted
+    was changed of the parameters. Without it, placement is left to the framework. `nproc` trains with so many processes
+    together, which split each batch, or have one each (`scaling="weak"`); `nnodes`, `rdzv` ("host:port") and
+    `node_rank` are for several machines, of which the first keeps the training. `resume` goes on with an interrupted
     training: its folder, or "last".
     """
     say = say_on_stderr if progress else say_nothing
-    path, tracking = store_path(store), Tracking(track, say=say)
+    path, tracking = store_address(store), Tracking(track, say=say)
     choices.parse_seconds(stall, what="--stall")
     choices.parse_count(repeat, what="--repeat", most=choices.MOST_REPEATS)
     choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
@@ -114,9 +125,17 @@ def train(
             choices.parse_count(count, what=flag)
     wanted, watched = goals.parse_target(target, target_accuracy), goals.parse_monitor(monitor)
     interval = goals.parse_interval(checkpoint_every)
+    meeting = worlds.parse_meeting(nnodes, rdzv, node_rank, rdzv_timeout)
     if workers is not None:
         choices.parse_count(workers, what="--workers", least=0, most=choices.LEAST_WORKERS)
+    if isinstance(path, ServerAddress):
+        with Store(path):  # a server that can't be used is no news after hours of training
+            pass
     if resume is not None:
+        if nproc is not None or scaling is not None or nnodes is not None:
+            raise UsageError(
+                "--resume goes on with a training, whose processes stay as they are.", hint="Leave --nproc out."
+            )
         if settings is not None:
             raise UsageError(
                 "--resume goes on with a training, whose settings stay as they are.", hint="Leave --settings out."
@@ -131,6 +150,11 @@ def train(
         folder = find_folder(out if resume == "last" else resume, path)
         changes = Changes(epochs=epochs, target=wanted, patience=patience, checkpoint_every=interval)
         members = _stored_members(folder, changes, say)
+        if any(member.request.plan.world and member.request.plan.world.nnodes > 1 for member in members):
+            raise UsageError(
+                "A training on several machines can't be resumed: its checkpoints are on the first machine alone.",
+                hint="Begin again, or train on one machine: --nproc 2.",
+            )
         if parity and not all(member.request.parity for member in members):
             raise UsageError(
                 "This training was begun without --parity, so its epochs so far are unchecked.",
@@ -175,6 +199,11 @@ def train(
         (values, *others_) = combine([info], given, choices.option_flags(train))[info.name]
         if others_:
             raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
+        (world, *other_worlds) = worlds.parse_worlds(nproc, nnodes, scaling)
+        if other_worlds:
+            raise UsageError("train takes one value for --nproc and --scaling.", hint="`metalmark bench` takes lists.")
+        worlds.refuse_options([world], modes=[Mode.TRAINING], settings=[chosen], parity=parity, meeting=meeting)
+        worlds.refuse_batches([world], {info.name: [values]})
         sources, data_paths = choices.parse_data(data)
         if len(sources) > 1:
             raise UsageError("train takes one value for --data.", hint="`metalmark bench` takes lists.")
@@ -195,6 +224,7 @@ def train(
                 data=sources[0] if sources else info.data,
                 target_column=target_column,
                 workload_digest=info.digest,
+                world=world,
             ),
             goal=goal,
             paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
@@ -203,8 +233,21 @@ def train(
             parity=new_id() if parity else "",
         )
         place = expanded(os.fspath(out)) if out is not None else None
+        if not several:
+            alone = {request.plan.framework: [request.plan.device]}
+            worlds.refuse_devices([world], alone, named=True)
+        elif meeting is not None:
+            raise UsageError(
+                "With --nnodes, each machine must run the same one training.",
+                hint="Name one framework and one device, and leave --repeat out.",
+            )
+        if meeting is not None:
+            worlds.await_meeting(meeting)
+            if meeting.node_rank:
+                return _take_part(request, meeting, path, progress=progress)
         if several:
             cells = lineup.choose_cells(request, info, frameworks, devices, say)
+            cells = worlds.possible_cells(world, cells, named=ALL not in (*devices, *(frameworks or ())), say=say)
             requests = lineup.plan_lineup(request, cells, repeats=repeat)
             folder = new_folder(place or trainings_folder(path) / folder_name(info.name, requests[0].sweep))
             members = lineup.new_lineup(requests, folder, say)
@@ -214,7 +257,7 @@ def train(
     members, passed = _checked(members, path, progress=progress, say=say)
     if passed:
         with tracking:
-            runs, stopped = _run(members, path, tracking, progress=progress, say=say)
+            runs, stopped = _run(members, path, tracking, progress=progress, say=say, meeting=meeting)
     else:
         runs, stopped = [member.run for member in members], True
     if stopped and raise_interrupt:
@@ -246,13 +289,19 @@ def not_possible(runs: Iterable[AnyRun]) -> bool:
     return lineup.impossible([run for run in runs if isinstance(run, TrainingRun)])
 
 
-def trainings_folder(store: Path) -> Path:
-    """Beside the store's own file."""
-    return store.parent / "trainings"
+def trainings_folder(store: Address) -> Path:
+    """Beside the store's own file, or where this machine keeps what belongs to a server's."""
+    return local_folder(store) / "trainings"
 
 
 def _run(
-    members: list[Member], path: Path, tracking: Tracking, *, progress: bool, say: Say
+    members: list[Member],
+    path: Address,
+    tracking: Tracking,
+    *,
+    progress: bool,
+    say: Say,
+    meeting: Meeting | None = None,
 ) -> tuple[list[TrainingRun], bool]:
     def session(member: Member) -> TrainingRun:
         """Train, shown and stored, until it ends or is stopped."""
@@ -262,7 +311,7 @@ def _run(
             LiveStatusFile(path, request) as status,
         ):
             listeners: list[Listener] = [display, _keeper(path, folder, say), status, tracking.listener(folder)]
-            return train_session(request, run, folder, listeners=listeners)
+            return train_session(request, run, folder, listeners=listeners, meeting=meeting)
 
     if len(members) == 1 and not members[0].run.sweep:
         run = session(members[0])
@@ -270,7 +319,15 @@ def _run(
     return lineup.run_members(members, session, lambda run, folder: _keeper(path, folder, say)(Ended(run=run)), say)
 
 
-def _checked(members: list[Member], path: Path, *, progress: bool, say: Say) -> tuple[list[Member], bool]:
+def _take_part(request: Request, meeting: Meeting, path: Address, *, progress: bool) -> Runs:
+    """Run the processes of a machine that is not the first. Nothing is kept here."""
+    with make_display(request, quiet=not progress) as display:
+        failure = take_part(request, meeting, listeners=[display])
+    worlds.raise_failure(failure)
+    return Runs([], store=path, complete=True)
+
+
+def _checked(members: list[Member], path: Address, *, progress: bool, say: Say) -> tuple[list[Member], bool]:
     """Return the members with the mark of their parity check, where one was asked for; False when Ctrl-C ended it."""
     open_ones = [member for member in members if member.request.parity and member.run.parity is None]
     if not open_ones:
@@ -298,7 +355,7 @@ def _checked(members: list[Member], path: Path, *, progress: bool, say: Say) -> 
     return checked, gate.complete
 
 
-def _keeper(path: Path, folder: Path, say: Say) -> Listener:
+def _keeper(path: Address, folder: Path, say: Say) -> Listener:
     """Keeps the store up to date. A store that fails costs the list a line, never the training."""
 
     def hear(event: Event) -> None:
@@ -306,7 +363,7 @@ def _keeper(path: Path, folder: Path, say: Say) -> Listener:
         if not isinstance(run, TrainingRun):
             return
         try:
-            with Store(path) as store:
+            with Store(path, spools=True) as store:
                 store.put_training(run, folder)
         except StoreError as error:
             say(f"metalmark: this training is not in `metalmark runs list`: {error.message}")
@@ -326,7 +383,7 @@ def _stored_members(folder: Path, changes: Changes, say: Say) -> list[Member]:
     return [member]
 
 
-def _forget(folder: Path, members: list[Member], path: Path) -> None:
+def _forget(folder: Path, members: list[Member], path: Address) -> None:
     """Bad input is no training: nothing of it is left to go on with."""
     if lineup.is_lineup(folder):
         lineup.discard_lineup(folder, members)
@@ -351,7 +408,7 @@ def _framework(word: str | None, info: WorkloadInfo) -> str:
     )
 
 
-def find_folder(given: str | os.PathLike[str] | None, store: Path) -> Path:
+def find_folder(given: str | os.PathLike[str] | None, store: Address) -> Path:
     """A folder as given, the folder of a training by its id or name, or that of the last one."""
     if not given:
         found = [path for name in (JOB, LINEUP) for path in trainings_folder(store).glob(f"*/{name}")]

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,14 +12,17 @@ from metalmark.app import choices
 from metalmark.app.bench import bench_runs
 from metalmark.app.choices import Choice
 from metalmark.app.gate import is_settled
+from metalmark.app.place import Place, open_place, refuse_other_place, without_cells
 from metalmark.app.results import Runs
 from metalmark.app.runs import say_left_out
 from metalmark.app.settings_file import write_settings
+from metalmark.app.tune_gate import TuningKeeper
 from metalmark.app.tuner import Tuner
 from metalmark.display import make_display
 from metalmark.errors import UsageError, did_you_mean
 from metalmark.explain.instructions import device_type
-from metalmark.model.codec import AnyRun
+from metalmark.model.codec import AnyRun, encode
+from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Budget, Feed, Mode, Plan, Settings, Sweep
 from metalmark.model.run import Failed, new_id, now_utc
@@ -26,11 +30,12 @@ from metalmark.model.settings_file import SettingsFile
 from metalmark.model.tuning import RungStatus, Tuned, TuningGoal, TuningRequest, TuningRun
 from metalmark.results.command import settings_command
 from metalmark.runner.describe import describe
+from metalmark.runner.events import Ended, Listener, tell_all
 from metalmark.runner.expand import SweepAxes, combine, expand
-from metalmark.runner.probing import absences, choose_devices
-from metalmark.runner.values import localise_params, split_list
-from metalmark.store.sqlite import Store, store_path
-from metalmark.track.launch import say_nothing, say_on_stderr
+from metalmark.runner.values import localise_params
+from metalmark.store.address import Address, store_address
+from metalmark.store.store import Store
+from metalmark.track.launch import Say, say_nothing, say_on_stderr
 from metalmark.track.tracking import Tracking
 from metalmark.tune.snippet import snippet
 from metalmark.tune.space import axes as known_axes
@@ -65,6 +70,8 @@ def tune(
     stall: float = 600.0,
     output: str | os.PathLike[str] | None = None,
     resume: str | None = None,
+    on: str | None = None,
+    nodes: str | None = None,
     track: str | None = None,
     store: str | os.PathLike[str] | None = None,
     progress: bool = True,
@@ -82,84 +89,78 @@ def tune(
     `goal` is "throughput", "latency" (the batch size stays), "energy" or "memory". `keep` names what stays as it is,
     such as "batch_size,dtype". `steps_planned` spreads the time of the first step, which compiles, over so many steps.
     `output` is a file for the best settings, which `bench` and `train` take as `settings`. `resume` goes on with a
-    search that was stopped ("last", or its id). Several frameworks are tuned one after the other.
+    search that was stopped ("last", or its id). Several frameworks are tuned one after the other. `on` is the address
+    of a Ray cluster, and `nodes` says which of its nodes tune, as for `mm.bench`: each search is all on one node.
     """
     say = say_on_stderr if progress else say_nothing
-    path, tracking = store_path(store), Tracking(track, say=say)
+    path, tracking = store_address(store), Tracking(track, say=say)
     target = None if output is None else choices.parse_output(output, what="--output", example="best.json")
     time_s = parse_time(time)
-    if resume is not None:
-        sweep, plans, request, known = _stopped_search(resume, path)
-        request = msgspec.structs.replace(request, time_s=time_s)
-    else:
-        if workload is None:
-            raise UsageError("Which workload?", hint="For example: metalmark tune mnist-mlp")
-        request = TuningRequest(
-            goal=_goal(goal),
-            time_s=time_s,
-            steps_planned=None if steps_planned is None else choices.parse_count(steps_planned, what="--steps-planned"),
-            repeats=choices.parse_count(repeat, what="--repeat", least=2, most=choices.MOST_REPEATS),
-            seconds=choices.parse_seconds(seconds, what="--seconds"),
-            fixed=_kept(keep),
-            memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
-            gate=gate,
-        )
-        names = choices.names_in(workload)
-        if len(names) != 1:
-            raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark tune mnist-mlp")
-        choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
-        budget = Budget(seconds=request.seconds, timeout_s=time_s, stall_s=choices.parse_seconds(stall, what="--stall"))
-        loading = choices.loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
-        if len(loading) != 1:
-            raise UsageError("A baseline has one loader.", hint="Give one value each: --workers 1 --prefetch 2")
-        count = None if threads is None else choices.parse_threads(threads)[0]
-        info, source = describe(names[0])
-        _refuse_settings({**(params or {}), **more_params})
-        given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
-        combinations = combine([info], given, choices.option_flags(tune))
-        if any(len(each) != 1 for each in combinations.values()):
-            raise UsageError(
-                "A baseline has one value of each parameter.",
-                hint="To compare several: metalmark bench. The batch size is searched, unless --keep batch_size.",
+    with ExitStack() as places:
+        if resume is not None:
+            sweep, request, known = _stopped_search(resume, path)
+            refuse_other_place(sweep, on)
+            place = places.enter_context(open_place(on, nodes, say=say))
+            request = msgspec.structs.replace(request, time_s=time_s)
+        else:
+            if workload is None:
+                raise UsageError("Which workload?", hint="For example: metalmark tune mnist-mlp")
+            request = TuningRequest(
+                goal=_goal(goal),
+                time_s=time_s,
+                steps_planned=None
+                if steps_planned is None
+                else choices.parse_count(steps_planned, what="--steps-planned"),
+                repeats=choices.parse_count(repeat, what="--repeat", least=2, most=choices.MOST_REPEATS),
+                seconds=choices.parse_seconds(seconds, what="--seconds"),
+                fixed=_kept(keep),
+                memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
+                gate=gate,
             )
-        sources, data_paths = choices.parse_data(data)
-        frameworks = choices.frameworks_for(info, framework)
-        modes = choices.members(Mode, mode, what="--mode", plural="Modes")
-        devices = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
-        made = SweepAxes(
-            workloads=[info], params=combinations, modes=modes, devices=devices.devices,
-            settings=[Settings(threads=count)], budget=budget, data=sources, target_column=target_column,
-            feeds=choices.feeds(data_from), loaders=loading, seed=seed,
-        )  # fmt: skip
-        plans = expand(made)
-        absent = next((why for why in absences(plans) if why is not None), None)
-        if absent is not None:
-            raise UsageError(absent.message, hint=absent.hint or "Use --device cpu.")
-        sweep = Sweep(
-            id=new_id(), created_at=now_utc(), plans=plans,
-            paths={**param_paths, **data_paths, **({info.name: source} if source else {})},
-            left_out=(*devices.notes, *made.left_out),
-        )  # fmt: skip
-        known = []
-    runs: list[TuningRun] = []
-    complete = True
-    with Store(path) as opened, tracking:
-        if resume is None:
-            opened.add_sweep(sweep)
-        with make_display(sweep, quiet=not progress, checks=True, limit_s=time_s) as display:
-            # Several baselines share the time.
-            share = msgspec.structs.replace(request, time_s=time_s / len(plans))
-            for cell, plan in enumerate(plans):
-                before = next((run for run in known if isinstance(run, TuningRun) and run.cell == cell), None)
-                tuner = Tuner(
-                    plan, share, sweep=sweep, cell=cell, store=opened, listeners=[display, tracking.listener()],
-                    say=say, known=bench_runs(known), before=before,
-                    checks=[run for run in known if isinstance(run, ParityRun) and is_settled(run)],
-                )  # fmt: skip
-                runs.append(tuner.run())
-                if tuner.stopped:
-                    complete = False
-                    break
+            names = choices.names_in(workload)
+            if len(names) != 1:
+                raise UsageError(f"One workload at a time, not {len(names)}.", hint="metalmark tune mnist-mlp")
+            choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
+            budget = Budget(
+                seconds=request.seconds, timeout_s=time_s, stall_s=choices.parse_seconds(stall, what="--stall")
+            )
+            loading = choices.loaders(workers=workers, prefetch=prefetch, pin=pin, start_method=start_method)
+            if len(loading) != 1:
+                raise UsageError("A baseline has one loader.", hint="Give one value each: --workers 1 --prefetch 2")
+            count = None if threads is None else choices.parse_threads(threads)[0]
+            info, source = describe(names[0])
+            _refuse_settings({**(params or {}), **more_params})
+            given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
+            combinations = combine([info], given, choices.option_flags(tune))
+            if any(len(each) != 1 for each in combinations.values()):
+                raise UsageError(
+                    "A baseline has one value of each parameter.",
+                    hint="To compare several: metalmark bench. The batch size is searched, unless --keep batch_size.",
+                )
+            sources, data_paths = choices.parse_data(data)
+            modes = choices.members(Mode, mode, what="--mode", plural="Modes")
+            paths = {**param_paths, **data_paths, **({info.name: source} if source else {})}
+            place = places.enter_context(open_place(on, nodes, say=say))
+            devices = place.devices_of_first(info, framework, device, paths=paths, say=say)
+            made = SweepAxes(
+                workloads=[info], params=combinations, modes=modes, devices=devices.devices,
+                settings=[Settings(threads=count)], budget=budget, data=sources, target_column=target_column,
+                feeds=choices.feeds(data_from), loaders=loading, seed=seed,
+            )  # fmt: skip
+            spread = place.spread_present(expand(made))
+            sweep = Sweep(
+                id=new_id(), created_at=now_utc(), plans=spread.plans, targets=spread.targets, paths=paths,
+                left_out=(*devices.notes, *made.left_out, *spread.left_out),
+            )  # fmt: skip
+            known = []
+        with Store(path) as opened, tracking:
+            if resume is None:
+                opened.add_sweep(sweep)
+            with make_display(sweep, quiet=not progress, checks=True, limit_s=time_s) as display:
+                tune_all = _tune_there if sweep.targets else _tune_here
+                runs, complete = tune_all(
+                    sweep, request, known, store=opened, listeners=[display, tracking.listener()], say=say, place=place
+                )
     if target is not None:
         _write_best(runs, target, say)
     if raise_interrupt and not complete:
@@ -167,6 +168,94 @@ def tune(
         stopped.add_note(f"What was tried is stored; go on with mm.tune(resume={sweep.id!r}).")
         raise stopped
     return Runs(runs, store=path, sweep=sweep, complete=complete)
+
+
+def _tune_here(
+    sweep: Sweep,
+    request: TuningRequest,
+    known: Sequence[AnyRun],
+    *,
+    store: Store,
+    listeners: Sequence[Listener],
+    say: Say,
+    place: Place,  # noqa: ARG001
+) -> tuple[list[TuningRun], bool]:
+    """Tune each baseline on this machine, one after another; return False when Ctrl-C ended it."""
+    runs: list[TuningRun] = []
+    # Several baselines share the time.
+    share = msgspec.structs.replace(request, time_s=request.time_s / len(sweep.plans))
+    for cell, plan in enumerate(sweep.plans):
+        tuner = make_tuner(plan, share, sweep=sweep, cell=cell, store=store, listeners=listeners, say=say, known=known)
+        runs.append(tuner.run())
+        if tuner.stopped:
+            return runs, False
+    return runs, True
+
+
+def _tune_there(
+    sweep: Sweep,
+    request: TuningRequest,
+    known: Sequence[AnyRun],
+    *,
+    store: Store,
+    listeners: Sequence[Listener],
+    say: Say,  # noqa: ARG001
+    place: Place,
+) -> tuple[list[TuningRun], bool]:
+    """Tune each baseline on a node of a cluster, where all of its trials run; return False when Ctrl-C ended it."""
+    from metalmark.cluster.messages import NodeJob, TuneJob
+
+    tell = tell_all(listeners)
+    tunings = {run.cell: run for run in known if isinstance(run, TuningRun)}
+    nodes: dict[int, str] = {}
+    told = {run.id for run in known}
+
+    def keep(run: AnyRun, node: str) -> None:
+        store.put(run)  # a trial comes again with the verdict of its check, a tuning whenever it is further on
+        if isinstance(run, TuningRun):
+            tunings[run.cell], nodes[run.cell] = run, node
+        elif run.id not in told:
+            told.add(run.id)
+            tell(Ended(run=run, node=node))
+
+    def job(cell: int) -> NodeJob:
+        before = [tunings[cell]] if cell in tunings else []
+        trials = [
+            run
+            for run in known
+            if isinstance(run, BenchRun | ParityRun) and before and run.machine == before[0].machine
+        ]
+        # Where two nodes are of one kind, nothing tells whose trials these were.
+        alike = sum(run.machine == before[0].machine for run in tunings.values()) if before else 0
+        return TuneJob(
+            sweep=without_cells(sweep), plan=sweep.plans[cell], cell=cell, request=request,
+            known=tuple(msgspec.Raw(encode(run)) for run in (*before, *(trials if alike == 1 else ()))),
+        )  # fmt: skip
+
+    done = [cell for cell, run in tunings.items() if isinstance(run.outcome, Failed) or run.outcome.complete]
+    complete = place.run_jobs(sweep, job=job, keep=keep, listeners=listeners, verb="tune", done=done)
+    for cell, node in nodes.items():
+        tell(Ended(run=tunings[cell], node=node))
+    return [tunings[cell] for cell in sorted(tunings)], complete
+
+
+def make_tuner(
+    plan: Plan,
+    request: TuningRequest,
+    *,
+    sweep: Sweep,
+    cell: int,
+    store: TuningKeeper,
+    listeners: Sequence[Listener],
+    say: Say,
+    known: Sequence[AnyRun],
+) -> Tuner:
+    """Return the tuner of one baseline. `known`: what the search has measured before it was stopped."""
+    before = next((run for run in known if isinstance(run, TuningRun) and run.cell == cell), None)
+    return Tuner(
+        plan, request, sweep=sweep, cell=cell, store=store, listeners=listeners, say=say, known=bench_runs(known),
+        before=before, checks=[run for run in known if isinstance(run, ParityRun) and is_settled(run)],
+    )  # fmt: skip
 
 
 def snippet_of(run: TuningRun) -> str:
@@ -253,7 +342,7 @@ def _kept(keep: Choice) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _stopped_search(query: str, path: Path) -> tuple[Sweep, tuple[Plan, ...], TuningRequest, list[AnyRun]]:
+def _stopped_search(query: str, path: Address) -> tuple[Sweep, TuningRequest, list[AnyRun]]:
     """Return a stored search with all that it has measured."""
     with Store(path, readonly=True) as store:
         sweep = store.sweep(query)
@@ -263,7 +352,7 @@ def _stopped_search(query: str, path: Path) -> tuple[Sweep, tuple[Plan, ...], Tu
         raise UsageError(
             f"Sweep {sweep.id} is not a tuning.", hint=f"Go on with it: metalmark bench --resume={sweep.id}"
         )
-    return sweep, sweep.plans, tunings[0].request, runs
+    return sweep, tunings[0].request, runs
 
 
 def _write_best(runs: Sequence[TuningRun], path: Path, say: Callable[[str], None]) -> None:

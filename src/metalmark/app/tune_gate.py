@@ -5,6 +5,7 @@ there is; and a short training at the full batch against the baseline's settings
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -14,11 +15,11 @@ from metalmark.explain.instructions import device_type
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import ParityMark, ParityRun
 from metalmark.model.plan import Budget, DeviceKind, Mode, Plan
-from metalmark.model.run import Failed, FailureKind, now_utc
-from metalmark.parity.examine import examine, parity_run
+from metalmark.model.run import Failed, FailureKind, Run, now_utc
+from metalmark.parity.confirm import examine_twice
+from metalmark.parity.examine import parity_run
 from metalmark.parity.job import Options
 from metalmark.runner.events import Ended, Listener, Started, tell_all
-from metalmark.store.sqlite import Store
 
 CHECK = Options(steps=1, draws=2, layers=False, repeats=20, repeat_s=2.0, seeds=0)
 """Outputs, loss, gradients and the first update. Layers are not looked into: a gate only says whether, not where."""
@@ -34,6 +35,16 @@ LEAST_CURVE_STEPS, MOST_CURVE_STEPS = 5, 50
 LEAST_LIMIT_S = 180.0
 
 
+class TuningKeeper(Protocol):
+    """Where a tuning keeps its runs: a store, or a node's way back to one."""
+
+    def add(self, run: Run) -> None:
+        """Keep a run that has ended."""
+
+    def put(self, run: Run) -> None:
+        """Keep a run in the place of the one with its id."""
+
+
 class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     parity: ParityMark | None = None
     """None: the settings are those of the reference itself."""
@@ -46,7 +57,7 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class TuneGate:
     """Checks the settings of one tuning, and stores each check."""
 
-    def __init__(self, baseline: BenchRun, *, sweep: str, store: Store, paths: dict[str, str]) -> None:
+    def __init__(self, baseline: BenchRun, *, sweep: str, store: TuningKeeper, paths: dict[str, str]) -> None:
         self._baseline, self._sweep, self._store, self._paths = baseline, sweep, store, paths
         self._checks: dict[bytes, ParityRun] = {}
 
@@ -89,7 +100,7 @@ class TuneGate:
         # It may take longer than hoped; a check that is nearly done is worth waiting for.
         limit = Budget(timeout_s=max(LEAST_LIMIT_S, 2 * seconds), stall_s=plan.budget.stall_s)
         timed = [msgspec.structs.replace(each, budget=limit) for each in (plan, reference)]
-        found = examine(*timed, options=options, paths=self._paths, listeners=listeners)
+        found = examine_twice(*timed, options=options, paths=self._paths, listeners=listeners)
         outcome = found.outcome
         if isinstance(outcome, Failed) and outcome.kind is FailureKind.TIMED_OUT:
             outcome = msgspec.structs.replace(outcome, hint="Give the search longer: --time.")

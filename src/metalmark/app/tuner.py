@@ -1,11 +1,11 @@
 """Tuner: makes one baseline faster. It measures what the search proposes, then the finalists; then the gate judges."""
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from metalmark.app.tune_gate import GateVerdict, TuneGate
+from metalmark.app.tune_bench import TrialBench
+from metalmark.app.tune_gate import GateVerdict, TuneGate, TuningKeeper
 from metalmark.app.tune_trials import Trials, TuningStopped
 from metalmark.explain.from_bench import explain_bench
 from metalmark.explain.instructions import device_type
@@ -14,23 +14,18 @@ from metalmark.machine.identity import identify
 from metalmark.model.explanation import Bottleneck, Cause
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import ParityMark, ParityRun, ParityVerdict
-from metalmark.model.plan import Plan, PlanChange, Sweep
+from metalmark.model.plan import Mode, Plan, PlanChange, Sweep
 from metalmark.model.run import Absent, Failed, FailureKind, Software, Telemetry, new_id, now_utc
 from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningRequest, TuningRun
 from metalmark.results.cells import Cell
 from metalmark.runner.events import Ended, Listener, tell_all
 from metalmark.stats.difference import Verdict
-from metalmark.store.sqlite import Store
 from metalmark.tune.batches import BatchClimb, memory_limit
-from metalmark.tune.figures import compared, completed, figures_of, value_of
-from metalmark.tune.ladder import TriedSettings, chain_of, change_words, combined, key_of, ladder_of
+from metalmark.tune.figures import compared, completed, excess_of, figures_of, value_of
+from metalmark.tune.ladder import chain_of, change_words, combined, key_of, ladder_of
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
-from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of
+from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of, unsupported
 
-SHORT_SHARE, SHORT_BLOCKS, LONG_BLOCKS = 1 / 3, 4, 6
-"""Of the time for which a finalist is measured, that of a trial of the search; and the fewest blocks of each."""
-SLOW_S, SLOW_BLOCKS = 1.0, 3
-"""Of a step that is so long, finalists have fewer blocks: one step averages much noise away by itself."""
 SEARCH_SHARE, BATCH_SHARE, FINALS_SHARE = 0.45, 0.55, 0.8
 """When the search, the batch sizes and the finalists must be done, as shares of the time. The rest is the gate's."""
 SLOW_SEARCH_SHARE, SLOW_FINALS_SHARE = 0.3, 0.6
@@ -40,6 +35,14 @@ CLOSE = 1.05
 MOST_WAITING = 0.5
 """A step that still waits so much of its time for its loader gains little elsewhere."""
 MOST_GATES = 3
+PARTS = (2, 4, 8, 16)
+IN_PARTS_NOTE = (
+    "A batch of {size} does not fit into the memory, so the baseline runs it in {parts} parts and updates once "
+    "(--accumulate {parts})."
+)
+TOO_MUCH_NOTE = (
+    "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
+)
 LEAST_REPEATS = 2
 """Of one process nothing shows how processes differ."""
 SUSPECTS = ("dtype", "compile_mode", "compile", "graph", "attention", "channels_last", "fused")
@@ -59,7 +62,7 @@ class Tuner:
         *,
         sweep: Sweep,
         cell: int,
-        store: Store,
+        store: TuningKeeper,
         listeners: Sequence[Listener],
         say: Callable[[str], None],
         known: Sequence[BenchRun] = (),
@@ -70,13 +73,11 @@ class Tuner:
         self._store, self._listeners, self._say = store, listeners, say
         self._id = before.id if before is not None else new_id()
         self._started_at = before.started_at if before is not None else now_utc()
-        self._begin_s = time.monotonic()
-        self._trials = Trials(sweep, known=known, keep=store.add, listeners=listeners)
+        trials = Trials(sweep, known=known, keep=store.add, listeners=listeners)
+        self._bench = TrialBench(plan, request, trials)
         self._checks = checks
         self._search = Search([])
-        self._tried: list[TriedSettings] = []
         self._marked: dict[bytes, Rung] = {}
-        self._longest_s = 0.0
         self._left_out: tuple[str, ...] = ()
         self._notes: list[str] = []
         self.stopped = False
@@ -96,8 +97,11 @@ class Tuner:
         return run
 
     def _tune(self) -> Tuned | Failed:
-        (baseline,) = self._measure([PlanChange()])
+        (baseline,) = self._bench.measure([PlanChange()])
         failure = failure_of(baseline)
+        if failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY:
+            baseline = self._in_parts(baseline)
+            failure = failure_of(baseline)
         if failure is not None:
             return msgspec.structs.replace(failure, message=f"The baseline itself fails: {failure.message}")
         figures = figures_of(baseline, self._request)
@@ -107,19 +111,36 @@ class Tuner:
                 kind=FailureKind.UNSUPPORTED, message=f"Nothing here measures {what}: {figures.reason}.",
                 hint="Use --for throughput; `metalmark doctor` says which sensors are missing.",
             )  # fmt: skip
-        if self._elapsed_s() > SEARCH_SHARE * self._request.time_s:
+        if self._bench.elapsed_s() > SEARCH_SHARE * self._request.time_s:
             return self._too_little_time()
         self._climb(baseline[0])
         more = self._climb_batches(self._search.best)
         best = self._decide(more)
         return self._outcome(best, complete=True)
 
+    def _in_parts(self, baseline: list[BenchRun]) -> list[BenchRun]:
+        """Let the baseline, which does not fit, run its batch in as few parts as do; return its runs."""
+        asked, size = self._plan, self._plan.params.get("batch_size")
+        for parts in PARTS:
+            change = PlanChange(settings={"accumulate": parts})
+            plan = change.applied(asked)
+            refused = asked.mode is not Mode.TRAINING or unsupported(asked, change, asked.device.kind.value)
+            if refused or plan == asked or not isinstance(size, int) or size % parts:
+                break
+            self._plan = self._bench.plan = plan
+            (runs,) = self._bench.measure([PlanChange()])
+            if failure_of(runs) is None:
+                self._notes.append(IN_PARTS_NOTE.format(size=size, parts=parts))
+                return runs
+        self._plan = self._bench.plan = asked
+        return baseline
+
     def _climb(self, baseline: BenchRun) -> None:
         """Measure what the search proposes while there is time."""
         waiting, placed_on = self._waiting(baseline), _placed_on(baseline)
         space = space_of(
             self._plan, device_type=device_type(placed_on), goal=self._request.goal, machine=baseline.machine,
-            waiting_share=waiting, fixed=self._request.fixed,
+            waiting_share=waiting, fixed=self._request.fixed, tight=excess_of([baseline], self._request) > 1,
         )  # fmt: skip
         self._left_out = space.left_out
         self._search = Search(space.options)
@@ -128,15 +149,30 @@ class Tuner:
             change = self._search.change(candidate)
             if self._waits_too_much(space.options, waiting, change):
                 break
-            until = SLOW_SEARCH_SHARE if self._is_slow() else SEARCH_SHARE
-            if not self._has_time(until) and not self._is_known(change):
+            until = SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE
+            cost = self._search.cost(candidate)
+            if cost > 1 and not self._bench.has_time(until, cost=cost) and not self._bench.is_known(change):
+                costly = self._search.costliest(candidate)
+                self._search.leave_out(costly)
+                self._left_out += (f"{costly}: it takes long to compile, and there is too little time for it (--time)",)
+                continue
+            if not self._bench.has_time(until) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
                 break
-            (runs,) = self._measure([change])
+            (runs,) = self._bench.measure([change])
+            self._leave_out_refused(candidate, runs)
             self._search.tell(candidate, value_of(runs, self._request))
             if candidate == self._search.best:
                 waiting = self._waiting(runs[0])
             self._save(self._outcome(self._best_so_far(), complete=False))
+
+    def _leave_out_refused(self, candidate: Candidate, runs: Sequence[BenchRun]) -> None:
+        """Try an option no more that was refused by itself: no image layout in a network without images."""
+        failure, added = failure_of(runs), candidate - self._search.best
+        if failure is not None and failure.kind is FailureKind.UNSUPPORTED and len(added) == 1:
+            (name,) = added
+            self._search.leave_out(name)
+            self._left_out += (f"{name}: {failure.message}",)
 
     def _waiting(self, run: BenchRun) -> float:
         """Return the share of a step that waits for input, by the verdict of `explain`."""
@@ -166,15 +202,15 @@ class Tuner:
         if not wanted or not isinstance(size, int) or BATCH_AXIS in self._request.fixed:
             return PlanChange()
         settings = self._search.change(best)
-        runs = self._short(settings)
+        (runs,) = self._bench.measure([settings])
         limit = memory_limit(runs[0].machine, device_type(_placed_on(runs[0])), self._request.memory_limit_bytes)
         climb = BatchClimb(size, limit_bytes=limit)
         climb.tell(size, value_of(runs, self._request), _peak_bytes(runs))
         while (batch := climb.propose()) is not None:
             change = combined(settings, PlanChange(params={"batch_size": batch}))
-            if not self._has_time(BATCH_SHARE) and not self._is_known(change):
+            if not self._bench.has_time(BATCH_SHARE) and not self._bench.is_known(change):
                 break
-            (runs,) = self._measure([change])
+            (runs,) = self._bench.measure([change])
             swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)
             spoilt = f"a batch of {batch} made the machine swap" if swapped else ""
             climb.tell(batch, value_of(runs, self._request), _peak_bytes(runs), spoilt=spoilt)
@@ -238,27 +274,36 @@ class Tuner:
 
     def _measured_winner(self, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
-        until = SLOW_FINALS_SHARE if self._is_slow() else FINALS_SHARE
-        room_s = until * self._request.time_s - self._elapsed_s()
-        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._longest_s * (1 + len(finalists)):
+        until = SLOW_FINALS_SHARE if self._bench.is_slow() else FINALS_SHARE
+        room_s = until * self._request.time_s - self._bench.elapsed_s()
+        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.longest_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [combined(self._search.change(each), more) for each in finalists]
-        fit = int(room_s / max(self._longest_s * (1 + len(finalists)), 1e-3))
+        fit = int(room_s / max(self._bench.longest_s * (1 + len(finalists)), 1e-3))
         repeats = max(LEAST_REPEATS, min(self._request.repeats, fit))
-        known = all(self._is_known(each, final=True, repeats=LEAST_REPEATS) for each in changes)
-        if not self._has_time(1.0) and not known:
+        known = all(self._bench.is_known(each, final=True, repeats=LEAST_REPEATS) for each in changes)
+        if not self._bench.has_time(1.0) and not known:
             self._notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
             for change in changes[:1]:
                 self._mark(change, RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
             return finalists[0]
         names = " and ".join(change_words(change) for change in changes)
         self._say(f"Measuring {names} in turn with the baseline, {repeats} times each.")
-        baseline, *measured = self._measure([PlanChange(), *changes], final=True, repeats=repeats)
+        baseline, *measured = self._bench.measure([PlanChange(), *changes], final=True, repeats=repeats)
         order = sorted(
             (value, place) for place, runs in enumerate(measured)
             if (value := value_of(runs, self._request)) is not None
         )  # fmt: skip
+        too_much = excess_of(baseline, self._request) > 1
+        if too_much:
+            self._notes.append(TOO_MUCH_NOTE)
         for _, place in order[:1]:
+            if excess_of(measured[place], self._request) > 1:
+                reason = "It needs more memory than --memory-limit allows."
+                self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), reason)
+                continue
+            if too_much:
+                return finalists[place]
             found = compared(baseline, measured[place], self._request)
             if found is not None and found.verdict is Verdict.FASTER:
                 return finalists[place]
@@ -267,11 +312,11 @@ class Tuner:
         return None
 
     def _gated(self, change: PlanChange) -> GateVerdict:
-        (baseline,) = self._measure([PlanChange()])
+        (baseline,) = self._bench.measure([PlanChange()])
         gate = TuneGate(baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths)
         gate.remember(self._checks)
         self._say(f"Checking that {change_words(change)} trains the same network.")
-        left_s = self._request.time_s - self._elapsed_s()
+        left_s = self._request.time_s - self._bench.elapsed_s()
         verdict = gate.check(change.applied(self._plan), seconds=max(20.0, left_s), listeners=self._listeners)
         self._notes += verdict.notes
         if verdict.interrupted:
@@ -287,70 +332,18 @@ class Tuner:
         """Note what became of settings, and let the runs that measured them carry the verdict of their check."""
         mark = verdict.curve if _differs(verdict.curve) else verdict.parity or verdict.curve
         if mark is not None:
-            measured = next(each for each in self._tried if key_of(each.change) == key_of(change))
+            measured = next(each for each in self._bench.tried if key_of(each.change) == key_of(change))
             for run in (*measured.short, *measured.final):
                 self._store.put(msgspec.structs.replace(run, parity=mark))
         self._marked[key_of(change)] = Rung(
             title="", change=change, status=status, parity=verdict.parity, curve=verdict.curve, reason=reason
         )
 
-    # Measuring
-
-    def _measure(self, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1) -> list[list[BenchRun]]:
-        begin_s = time.monotonic()
-        plans = [self._trial_plan(change, final=final) for change in changes]
-        known = all(self._trials.is_known(plan, repeats=repeats) for plan in plans)
-        found = self._trials.measure(plans, repeats=repeats)
-        if not known:
-            self._longest_s = max(self._longest_s, (time.monotonic() - begin_s) / (len(changes) * repeats))
-        for change, runs in zip(changes, found, strict=True):
-            held = next((each for each in self._tried if key_of(each.change) == key_of(change)), None)
-            if held is None:
-                self._tried.append(TriedSettings(change=change))
-                held = self._tried[-1]
-            field = {"final": tuple(runs)} if final else {"short": tuple(runs)}
-            self._tried[self._tried.index(held)] = msgspec.structs.replace(held, **field)
-        return found
-
-    def _short(self, change: PlanChange) -> list[BenchRun]:
-        """Return the short trial of a change, which has been measured."""
-        (runs,) = self._measure([change])
-        return runs
-
-    def _trial_plan(self, change: PlanChange, *, final: bool) -> Plan:
-        plan = change.applied(self._plan)
-        share, blocks = (1.0, LONG_BLOCKS) if final else (SHORT_SHARE, SHORT_BLOCKS)
-        if final and self._is_slow():
-            blocks = SLOW_BLOCKS
-        left_s = max(60.0, self._request.time_s - self._elapsed_s())
-        budget = msgspec.structs.replace(
-            plan.budget, seconds=self._request.seconds * share, min_blocks=blocks, timeout_s=left_s
-        )
-        return msgspec.structs.replace(plan, budget=budget)
-
-    def _is_slow(self) -> bool:
-        """Whether the baseline's steps are long ones."""
-        baseline = next((each.short for each in self._tried if each.change == PlanChange()), ())
-        done = tuple(completed(baseline))
-        return bool(done) and Cell(plan=self._plan, records=done).step_s > SLOW_S
-
-    def _is_known(self, change: PlanChange, *, final: bool = False, repeats: int = 1) -> bool:
-        return self._trials.is_known(self._trial_plan(change, final=final), repeats=repeats)
-
-    # Time
-
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._begin_s
-
-    def _has_time(self, until: float) -> bool:
-        """Whether one more trial, as long as the longest so far, would end before that share of the time."""
-        return self._elapsed_s() + self._longest_s <= until * self._request.time_s
-
     def _too_little_time(self) -> Failed:
-        needed_s = max(60.0, 8 * self._elapsed_s())
+        needed_s = max(60.0, 8 * self._bench.elapsed_s())
         return Failed(
             kind=FailureKind.TIMED_OUT,
-            message=f"{self._request.time_s:g} s are too little: the baseline took {self._elapsed_s():.1f} s.",
+            message=f"{self._request.time_s:g} s are too little: the baseline took {self._bench.elapsed_s():.1f} s.",
             hint=f"Give it about --time {max(1, round(needed_s / 60))}m. The baseline is stored.",
         )
 
@@ -361,7 +354,7 @@ class Tuner:
 
     def _outcome(self, best: tuple[Candidate, PlanChange], *, complete: bool) -> Tuned:
         candidate, more = best
-        tried = [each for each in self._tried if each.short or each.final]
+        tried = [each for each in self._bench.tried if each.short or each.final]
         baseline = next((run for each in tried if each.change == PlanChange() for run in completed(each.short)), None)
         if baseline is None:
             return Tuned(ladder=(Rung(title="baseline", status=RungStatus.BASELINE),), complete=complete)
@@ -376,12 +369,12 @@ class Tuner:
         assert isinstance(outcome, Completed)
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
-            trials=self._trials.measured, elapsed_s=self._elapsed_s(), complete=complete, left_out=self._left_out,
-            notes=tuple(dict.fromkeys(self._notes)),
+            trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,
+            left_out=self._left_out, notes=tuple(dict.fromkeys(self._notes)),
         )  # fmt: skip
 
     def _save(self, outcome: Tuned | Failed) -> TuningRun:
-        newest = self._trials.runs[-1] if self._trials.runs else None
+        newest = self._bench.trials.runs[-1] if self._bench.trials.runs else None
         run = TuningRun(
             id=self._id, started_at=self._started_at, sweep=self._sweep.id, cell=self._cell, plan=self._plan,
             request=self._request, machine=identify(),

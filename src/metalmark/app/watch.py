@@ -19,7 +19,8 @@ from metalmark.model.codec import encode
 from metalmark.model.run import Software, new_id, now_utc
 from metalmark.model.watch import WatchedRun, WatchedScript, WatchEnding
 from metalmark.scrub import scrub
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.address import store_address
+from metalmark.store.store import Store
 from metalmark.watch.launch import AttendedCommand, attend
 
 NO_FRAMEWORK = "No PyTorch, Keras, JAX or MLX was imported by this script, so no steps were seen."
@@ -46,13 +47,13 @@ def watch(
         raise UsageError("There is no command to watch.", hint="metalmark watch -- python train.py")
     if name is not None and not name.strip():
         raise UsageError("--name is empty.", hint="Leave it out: the script's own name is taken.")
-    path = store_path(store)
+    path = store_address(store)
     with Store(path):  # a store that can't be used is no news after hours of training
         started_at = now_utc()
     attended = attend(command)
     run = watched_run(command, attended, name=name, started_at=started_at)
     try:
-        with Store(path) as opened:
+        with Store(path, spools=True) as opened:
             opened.add(run)
     except StoreError as error:
         unsaved = Path(tempfile.gettempdir(), f"metalmark-unsaved-{run.id}.json")

@@ -25,6 +25,8 @@ class DeviceReport(Struct, frozen=True, kw_only=True):
     present: bool
     reason: str = ""
     fix: str = ""
+    count: int = 1
+    """How many of them there are, where it is present."""
 
 
 class Probe(Struct, frozen=True, kw_only=True, tag="probe"):
@@ -97,10 +99,11 @@ class Backend(Protocol):
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
 
-def report_device(title: str, word: str, name: str, why_absent: tuple[str, str]) -> DeviceReport:
-    """Report a device: an empty name means that it is absent, `why_absent` why, and how to get it."""
+def report_device(title: str, word: str, name: str, why_absent: tuple[str, str], *, count: int = 1) -> DeviceReport:
+    """Report a device: an empty name means that it is absent, `why_absent` why, and how to get it. `count`: how many of
+    them there are."""
     if name:
-        return DeviceReport(word=word, name=name, present=True)
+        return DeviceReport(word=word, name=name, present=True, count=count)
     mac = platform.system() == "Darwin"
     if word == "cuda" and mac:
         why_absent = f"no Mac that {title} runs on has CUDA.", ""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
+from metalmark.backends.ranks import ONE, Ranks
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError, did_you_mean
-from metalmark.model.plan import DEFAULT_SETTINGS, Dtype, Loader, Settings
+from metalmark.model.plan import DEFAULT_SETTINGS, Dtype, Loader, Plan, Settings
 
 if TYPE_CHECKING:
     from metalmark.backends.base import Backend
@@ -54,6 +55,9 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     variables: dict[str, str] = {}
     threads_variable: str = ""
     tf32_variable: str = ""
+    launcher: str = ""
+    no_world: str = ""
+    one_machine: str = ""
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Return the variables that must be set before the framework is imported."""
@@ -70,6 +74,11 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def backend(self) -> "Backend":
         """Import the framework: for workers and probes only."""
         return import_module(f"metalmark.backends.{self.name}").BACKEND  # type: ignore[no-any-return]
+
+    def join(self, plan: Plan) -> Ranks:
+        """Meet the other processes of a plan for several; for workers only, and before anything else is asked."""
+        ranks: Ranks = import_module(f"metalmark.backends.{self.name}_world").join(plan) if plan.world else ONE
+        return ranks
 
     def check(self, settings: Settings, device_type: str, loader: Loader | None = None) -> None:
         """Raise for a setting this framework does not have on this device; nothing asked for is ignored."""

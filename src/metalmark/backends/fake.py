@@ -35,6 +35,8 @@ FALLBACK = (
 )
 """What PyTorch prints for an operation that Metal lacks."""
 
+PART_COST = 0.02
+"""By how much longer a step takes for each part that its batch is run in beyond the first."""
 METAL_ABORTS = (
     b"terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed: "
     b"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
@@ -145,6 +147,7 @@ class FakeSession:
         self.batch_shown = "a batch of the software device"
         self._training = plan.mode is Mode.TRAINING
         self._params = params
+        self._parts_of_batch = plan.settings.accumulate
         self.parts = parts_of(params, training=self._training)
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
         landscape = int(params.get("landscape", 0))
@@ -155,6 +158,7 @@ class FakeSession:
         if gain is None:
             raise FakeMemoryError("these settings fail in this landscape")
         self._pace = (1 + self._random.gauss(0, float(params["process_noise"]))) / gain
+        self._pace *= 1 + PART_COST * (self._parts_of_batch - 1)
         self._queue: deque[float] = deque()
         self._steps = 0
         self.feeder = FakeFeeder(plan.loader, self.parts.input_s)
@@ -239,7 +243,7 @@ class FakeSession:
 
     def _memory_bytes(self) -> float:
         params = self._params
-        batch = int(params["batch_size"]) * 2**20
+        batch = int(params["batch_size"]) / self._parts_of_batch * 2**20
         return batch + self._steps * float(params["leak_mb"]) * 2**20
 
     def _break_down(self) -> None:

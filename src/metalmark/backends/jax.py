@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from metalmark.backends import base
 from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
+from metalmark.backends.jax_world import shared_placing
 from metalmark.backends.keras_common import (
     build,
     call_arguments,
@@ -71,19 +72,40 @@ class JaxSession:
             work, state, fixed = self._make_work(recipe, plan.settings)
         # The state is donated: without that, weights that a step only hands on would be copied in each step.
         self._work = jax.jit(work, donate_argnums=0)
-        self._state, self._fixed = jax.device_put((state, fixed), device)
+        shared = self._shared = shared_placing(plan, recipe, device)
+        self._state, self._fixed = (
+            jax.device_put((state, fixed), device) if shared is None else shared.state((state, fixed))
+        )
 
         def place(arrays: Any) -> Placed:
-            return tuple(jax.device_put(tuple(arrays), device))
+            return tuple(jax.device_put(tuple(arrays), device)) if shared is None else shared.part(arrays)
 
         self.feeder = make_feeder(plan, workload, recipe, batches, place=place, loader=thread_loader)
         self._output: Any = ()
         held = next((leaf for leaf in jax.tree.leaves((self._state, self._fixed)) if hasattr(leaf, "devices")), None)
-        (self._device,) = held.devices() if held is not None else (device or jax.devices()[0],)
+        found = (
+            [each for each in held.devices() if each.process_index == jax.process_index()] if held is not None else []
+        )
+        (self._device,) = found or (device or jax.local_devices()[0],)
         self.placement = Placement(device=str(self._device), name=_name(self._device, threads))
 
     def step(self) -> None:
         self._state, self._output = self._work(self._state, self._fixed, self.feeder.take())
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Let the steps of one of several processes exchange nothing: they run on this one's parts alone."""
+        assert self._shared is not None
+        state, ring = self._state, self.feeder.ring
+        self._state, self.feeder.ring = self._shared.here(state), self._shared.here(ring)
+        try:
+            self.step()  # compiles the first time
+            self.synchronize()
+            yield
+        finally:
+            self._state, self.feeder.ring = state, ring
+            self.step()
+            self.synchronize()
 
     def settle(self) -> None:
         """XLA compiles in this process."""
@@ -93,7 +115,8 @@ class JaxSession:
         jax.block_until_ready((self._state, self._output))
 
     def proof(self) -> float:
-        parts = [part.astype(jnp.float32) for part in jax.tree.leaves(self._output)]
+        output = self._output if self._shared is None else self._shared.here(self._output)
+        parts = [part.astype(jnp.float32) for part in jax.tree.leaves(output)]
         means = [float(jnp.mean(part if self._training else jnp.square(part))) for part in parts]
         return sum(means) / max(1, len(means))
 
@@ -220,7 +243,7 @@ class JaxBackend:
 
 def _devices(platform_name: str) -> list[Any]:
     try:
-        return list(jax.devices(platform_name))
+        return list(jax.local_devices(backend=platform_name))
     except RuntimeError:  # JAX's way to say that it has none; the reports below say why
         return []
 
@@ -228,7 +251,7 @@ def _devices(platform_name: str) -> list[Any]:
 def _resolve(word: Device) -> Any:
     """Return JAX's device for a device word; raise with the reason where it is absent."""
     if word.kind is DeviceKind.ANY:
-        return jax.devices()[0]
+        return jax.local_devices()[0]
     devices = _devices(PLATFORMS[word.kind])
     if not devices:
         raise base.absent_device(TITLE, word, _reports())
@@ -250,7 +273,8 @@ def _reports() -> tuple[DeviceReport, ...]:
     reports = []
     for kind, why in ((DeviceKind.CPU, no_cpu), (DeviceKind.CUDA, no_cuda), (DeviceKind.MPS, no_metal)):
         devices = _devices(PLATFORMS[kind])
-        reports.append(base.report_device(TITLE, kind.value, _name(devices[0], None) if devices else "", why))
+        name = _name(devices[0], None) if devices else ""
+        reports.append(base.report_device(TITLE, kind.value, name, why, count=max(1, len(devices))))
     return tuple(reports)
 
 

@@ -16,6 +16,8 @@ from metalmark.model.workload import Recipe, Workload
 
 Loss = Callable[[Any, Any, Sequence[Any]], Any]
 """loss(targets, outputs, the regularisers' penalties)"""
+MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+"""Reductions of Keras losses whose result Keras divides by the number of TensorFlow's replicas."""
 POLICIES = {Dtype.BFLOAT16: "mixed_bfloat16", Dtype.FLOAT16: "mixed_float16"}
 
 
@@ -77,9 +79,12 @@ def call_arguments(inputs: Any) -> Any:
     return inputs[0] if len(inputs) == 1 else list(inputs)
 
 
-def loss_of(recipe: Recipe) -> Loss:
-    """Return a loss that is one number: Keras loss functions give one per sample, and regularisers stand apart."""
+def loss_of(recipe: Recipe, replicas: int = 1) -> Loss:
+    """Return a loss that is one number: Keras loss functions give one per sample, and regularisers stand apart.
+    `replicas`: by how many of TensorFlow's replicas Keras divides the mean of a loss."""
     given, model = recipe.loss, recipe.model
+    if replicas > 1:
+        refuse_unknown_scale(given, model)
     if given is None and getattr(model, "compiled", False):
         return lambda targets, outputs, penalties: sum(penalties, _compiled_loss(model, targets, outputs))
     if given is None:
@@ -92,7 +97,21 @@ def loss_of(recipe: Recipe) -> Loss:
         function = keras.losses.get(given)
     except ValueError as error:
         raise UnsupportedError(f"Keras knows no loss {given!r}.", hint='Recipe(loss="mse")') from error
+    times = replicas if getattr(function, "reduction", None) in MEANS else 1
+    if times > 1:
+        return lambda targets, outputs, penalties: sum(penalties, keras.ops.mean(function(targets, outputs)) * times)
     return lambda targets, outputs, penalties: sum(penalties, keras.ops.mean(function(targets, outputs)))
+
+
+def refuse_unknown_scale(given: Any, model: Any) -> None:
+    """Refuse a loss of which it is not known whether Keras divides it by the number of replicas."""
+    own = isinstance(given, keras.losses.Loss) and not type(given).__module__.startswith("keras.")
+    if own or (given is None and getattr(model, "compiled", False)):
+        what = f"the loss {type(given).__name__}" if own else "the loss of a compiled model"
+        raise UnsupportedError(
+            f"--nproc: Keras divides {what} by the number of processes or not, which can't be told from outside.",
+            hint='Give a loss of Keras, Recipe(loss="mse"), or a function of targets and outputs.',
+        )
 
 
 def _compiled_loss(model: Any, targets: Any, outputs: Any) -> Any:

@@ -11,6 +11,7 @@ from mlx import core as mx
 from mlx import nn, optimizers
 from mlx.utils import tree_flatten, tree_map
 
+from metalmark.backends import mlx_world
 from metalmark.backends.base import DeviceReport, Placement, Probe, absent_device, device_index, report_device
 from metalmark.backends.catalog import FRAMEWORKS, UNKNOWN, version_of
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
@@ -63,6 +64,10 @@ class MlxSession:
         device = mx.default_device()
         word = "cpu" if on_cpu else f"gpu:{getattr(device, 'index', 0)}"
         self.placement = Placement(device=word, name=_name(device))
+        self._exchanges, self._weight = plan.processes > 1, 1.0
+        if self._exchanges:
+            mlx_world.refuse(recipe)
+            self.notes = (*self.notes, *mlx_world.notes_on(recipe.model))
         self._optimizers: list[Any] = []
         self._compute_loss: Callable[[Any], Any] | None = None
         """compute_loss(leaves) -> the loss to differentiate; None where a step is the user's own, and in inference."""
@@ -74,6 +79,15 @@ class MlxSession:
         self._output = self._work(self.feeder.take())
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(self._output, self._state)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Let the steps of one of several processes exchange nothing."""
+        self._exchanges = False
+        try:
+            yield
+        finally:
+            self._exchanges = True
 
     def settle(self) -> None:
         """Kernels are compiled in this process."""
@@ -152,6 +166,8 @@ class MlxSession:
             loss, gradients = loss_and_gradients(leaves)
             if scale != 1.0:
                 loss, gradients = tree_map(lambda array: array / scale, (loss, gradients))
+            if self._exchanges:
+                gradients = mlx_world.mean_gradients(gradients, self._weight)
             optimizer.update(model, gradients)
             return [loss]
 

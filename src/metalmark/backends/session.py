@@ -13,9 +13,12 @@ import numpy as np
 from metalmark.backends.base import RING
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.feeds.share import share_here
 from metalmark.feeds.source import Source, open_batches
+from metalmark.machine import cpu
+from metalmark.machine.cgroup import limits
 from metalmark.model.nest import Layout
-from metalmark.model.plan import Loader, Plan
+from metalmark.model.plan import Loader, Plan, World
 from metalmark.model.workload import Recipe, Workload
 
 Placed = tuple[Any, ...]
@@ -75,7 +78,8 @@ class ResidentBatches:
 def resident_batches(plan: Plan, workload: Workload, recipe: Recipe) -> ResidentBatches:
     rng = np.random.default_rng(plan.seed)
     made = [leaves_of(recipe.prepare(workload.batch(plan.params, rng))) for _ in range(RING)]
-    return ResidentBatches([leaves for leaves, _ in made], made[0][1])
+    share = share_here(plan)
+    return ResidentBatches([leaves if share is None else share.part(leaves)[0] for leaves, _ in made], made[0][1])
 
 
 def make_feeder(
@@ -99,6 +103,14 @@ def fingerprint_of(arrays: Iterable[np.ndarray]) -> tuple[float, ...]:
         float(zlib.crc32(np.ascontiguousarray(array).data)) if np.isfinite(array).all() else math.nan
         for array in arrays
     )
+
+
+def threads_of(plan: Plan, device_type: str) -> int | None:
+    """Return the number of CPU threads to compute with: what the plan says, and else, where processes share the CPU, an
+    equal part of its cores; None: what the framework takes."""
+    if plan.settings.threads is not None or device_type != "cpu" or not isinstance(plan.world, World):
+        return plan.settings.threads
+    return cpu.cores_each(limits(), plan.world.nproc)
 
 
 def require_images(dimensions: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from metalmark.backends import base
+from metalmark.backends import base, tensorflow_world
 from metalmark.backends.base import HOST_MEMORY, DeviceReport, Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS, version_of
 from metalmark.backends.keras_common import (
@@ -22,9 +22,10 @@ from metalmark.backends.keras_common import (
     refuse_own_float16,
 )
 from metalmark.backends.outputs import require_number, scores, total
-from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches
-from metalmark.errors import counted
+from metalmark.backends.session import Placed, fingerprint_of, make_feeder, resident_batches, threads_of
+from metalmark.errors import UnsupportedError, counted
 from metalmark.feeds.on_tensorflow import tensorflow_loader
+from metalmark.feeds.share import local_rank
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.run import Absent, DeviceMemory
@@ -39,9 +40,12 @@ CUDA_FIX = 'With an NVIDIA GPU on Linux: pip uninstall tensorflow-cpu; pip insta
 class TensorflowSession:
     double = False
     """Whether it computes in float64, whatever the plan says."""
+    shares_loss = False
+    """Whether the loss of a step is that of all processes, for which they have to exchange one number more."""
 
     def __init__(self, plan: Plan, workload: Workload) -> None:
         self._training = plan.mode is Mode.TRAINING
+        self._processes, self._weight = plan.processes, 1.0
         recipe = self.recipe = build(plan, workload, "tensorflow", double=self.double)
         batches = resident_batches(plan, workload, recipe)
         self.layout, self.batch_shown = batches.layout, batches.shown
@@ -61,7 +65,7 @@ class TensorflowSession:
         self.placement = Placement(device=_short(home), name=_name(_short(home)))
         self.parameters = sum(map(count_weights, self._models))
         self.trainable_parameters = count(self._trainable)
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = tensorflow_world.notes_on(self._models) if self._processes > 1 else ()
         self._optimizers: list[Any] = []
         self._compute_loss: Callable[[Any], Any] | None = None
         """compute_loss(leaves) -> the loss; None where a step is the user's own, and in inference."""
@@ -132,9 +136,11 @@ class TensorflowSession:
 
             return tf.function(own, jit_compile=settings.compile)  # type: ignore[no-any-return]
 
-        loss_function = loss_of(recipe)
+        loss_function = loss_of(recipe, self._processes)
         optimizer = make_optimizer(recipe, settings.dtype, trainable)
         self._optimizers = [optimizer]
+        if self._processes > 1:
+            tensorflow_world.refuse(recipe, settings, optimizer)
 
         def compute_loss(leaves: Any) -> Any:
             batch = rebuild(leaves)
@@ -152,7 +158,23 @@ class TensorflowSession:
             optimizer.apply(tape.gradient(scaled, trainable), trainable)
             return [loss]
 
+        if self._processes > 1:
+            return self._shared_work(compute_loss, optimizer)
         return tf.function(train, jit_compile=settings.compile)  # type: ignore[no-any-return]
+
+    def _shared_work(self, compute_loss: Callable[[Any], Any], optimizer: Any) -> Callable[..., Any]:
+        """Return the step of one of several processes, whose gradients Keras sums over all of them."""
+        trainable = self._trainable
+
+        def train(share: Any, *leaves: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = compute_loss(leaves)
+                part = loss * tf.cast(share, loss.dtype)
+            optimizer.apply(tape.gradient(part, trainable), trainable)
+            return [tensorflow_world.mean_loss(loss, share) if self.shares_loss else loss]
+
+        together = tf.function(tensorflow_world.in_all(train))
+        return lambda *leaves: together(tf.constant(self._weight / self._processes), *leaves)
 
     def _sum_of_weights(self) -> Any:
         return tf.add_n([tf.cast(tf.reshape(v.value, [-1])[0], tf.float32) for v in self._trainable])
@@ -172,23 +194,37 @@ class TensorflowBackend:
 
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TensorflowSession]:
-        device_type, gpus = _resolve(plan.device)
-        FRAMEWORKS[self.name].check(plan.settings, device_type, plan.loader)
-        # Placement is by what TensorFlow can see; both this and the threads are fixed once its runtime is up.
-        tf.config.set_visible_devices(gpus, "GPU")
-        for gpu in gpus:
-            # Otherwise it takes the whole GPU at once, and a reading of its memory would say nothing.
-            tf.config.experimental.set_memory_growth(gpu, True)
-        if plan.settings.threads is not None:
-            # Operations side by side have a pool of their own: one of them at a time keeps the sum at `threads`.
-            tf.config.threading.set_intra_op_parallelism_threads(plan.settings.threads)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
-        # TensorFlow uses TensorFloat-32 unless told not to: float32 here means float32.
-        tf.config.experimental.enable_tensor_float_32_execution(plan.settings.dtype is Dtype.TF32)
-        yield self.session(plan, workload)
+        configure(plan)
+        with tensorflow_world.scope():
+            yield self.session(plan, workload)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, tf.errors.ResourceExhaustedError) or "out of memory" in str(error).lower()
+
+
+def configure(plan: Plan) -> None:
+    """Set what is fixed once TensorFlow's runtime is up: which devices it sees, and the number of threads."""
+    device_type, gpus = _resolve(plan.device)
+    FRAMEWORKS["tensorflow"].check(plan.settings, device_type, plan.loader)
+    if plan.world and gpus:
+        if plan.world.nproc > len(gpus):
+            raise UnsupportedError(
+                f"--nproc {plan.world.nproc} on tensorflow, {device_type}: each process needs a device, and there is "
+                f"{len(gpus)}."
+            )
+        gpus = [tf.config.list_physical_devices("GPU")[local_rank()]]
+    tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        # Otherwise it takes the whole GPU at once, and a reading of its memory would say nothing.
+        tf.config.experimental.set_memory_growth(gpu, True)
+    threads = threads_of(plan, device_type)
+    if threads is not None:
+        # Operations side by side have a pool of their own: one of them at a time keeps the sum at `threads`. The
+        # exchange between processes needs a second, or it would wait for what it is to exchange.
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(2 if plan.world else 1)
+    # TensorFlow uses TensorFloat-32 unless told not to: float32 here means float32.
+    tf.config.experimental.enable_tensor_float_32_execution(plan.settings.dtype is Dtype.TF32)
 
 
 def _resolve(word: Device) -> tuple[str, list[Any]]:
@@ -225,7 +261,8 @@ def _reports() -> tuple[DeviceReport, ...]:
         no_metal = "TensorFlow reaches Metal through tensorflow-metal, which is not installed.", METAL_FIX
     reports = [DeviceReport(word="cpu", name=_name("CPU:0"), present=True)]
     for word, why in (("cuda", no_cuda), ("mps", no_metal)):
-        reports.append(base.report_device(TITLE, word, _name("GPU:0") if gpus and word == _gpu_type() else "", why))
+        name = _name("GPU:0") if gpus and word == _gpu_type() else ""
+        reports.append(base.report_device(TITLE, word, name, why, count=max(1, len(gpus))))
     return tuple(sorted(reports, key=lambda report: not report.present))
 
 

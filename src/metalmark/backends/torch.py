@@ -9,7 +9,7 @@ import torch
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
-from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches
+from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches, threads_of
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.backends.torch_settings import (
@@ -22,10 +22,11 @@ from metalmark.backends.torch_settings import (
     refuse_combinations,
     require_attention,
 )
+from metalmark.backends.torch_world import device_of_rank, notes_on, parallel
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
 from metalmark.model.nest import flatten
-from metalmark.model.plan import Dtype, Mode, Plan, Settings
+from metalmark.model.plan import Dtype, Mode, Plan, Settings, World
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
@@ -92,6 +93,13 @@ class TorchSession:
             self._check_attention(settings)
         if settings.recompute:
             recompute_blocks(self._model, compiled=settings.compile)
+        self.parallel = self._model
+        """What a training step calls; among several processes it exchanges gradients with the others."""
+        self._weight = 1.0
+        """The weight of this process's part of a batch, where parts differ."""
+        if isinstance(plan.world, World):
+            self.parallel = parallel(self._model, recipe)
+            self.notes = (*self.notes, *notes_on(self._model))
         self._work = self._with_settings(self._make_work(recipe, settings), settings)
         kind.reset_peak(device)
 
@@ -141,12 +149,16 @@ class TorchSession:
             own = self._own_step(recipe, settings, autocast)
             return self._captured(own, is_own=True) if settings.graph else own
 
+        model = self.parallel
+
         def compute_loss(inputs: Any, targets: Any) -> torch.Tensor:
             with autocast():
                 return given_loss(recipe, call(model, inputs), targets)
 
         forward_loss = compiled_work(compute_loss, settings) if settings.compile else compute_loss
         backward, update = self._updater(recipe, settings)
+        if self.parallel is not self._model:
+            backward = self._weighted(backward)
         forget_gradients = self._optimizers[0].zero_grad
 
         def compute(leaves: Tensors) -> torch.Tensor:
@@ -327,6 +339,10 @@ class TorchSession:
         cache = not settings.graph
         return lambda: torch.autocast(self._device.type, dtype=dtype, cache_enabled=cache)
 
+    def _weighted(self, backward: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        """Return a backward pass that counts this process's part of a batch by its samples."""
+        return lambda value: backward(value * self._weight)
+
     def _captured(self, work: Step, *, is_own: bool = False) -> Step:
         """The whole step as one CUDA graph. It is captured at the first call, so that the first step's time and the
         peak of memory have the capture in them. `is_own`: it is the user's, and may hold what can't be captured."""
@@ -393,10 +409,12 @@ class TorchBackend:
 
     @contextmanager
     def open(self, plan: Plan, workload: Workload) -> Iterator[TorchSession]:
-        device, kind = resolve(plan.device)
+        _, kind = resolve(plan.device)
+        device = device_of_rank(plan)
         FRAMEWORKS[self.name].check(plan.settings, kind.type, plan.loader)
-        if plan.settings.threads is not None:
-            torch.set_num_threads(plan.settings.threads)
+        threads = threads_of(plan, kind.type)
+        if threads is not None:
+            torch.set_num_threads(threads)
         # cuDNN uses TensorFloat-32 unless told not to: float32 here means float32.
         tf32 = plan.settings.dtype is Dtype.TF32
         torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -62,7 +62,8 @@ class Cuda(TorchDevice):
 
     def report(self) -> DeviceReport:
         if torch.cuda.is_available():
-            return DeviceReport(word="cuda", name=self.name(0), present=True)
+            count = torch.cuda.device_count()
+            return DeviceReport(word="cuda", name=self.name(0), present=True, count=count)
         if torch.version.cuda is None and torch.version.hip is None:
             reason = "this PyTorch is built without CUDA."
             fix = "With an NVIDIA GPU on Linux or Windows, install PyTorch's CUDA build; see pytorch.org."

@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Say whether B is better than A, or whether it is noise."),
     "serve": ("serve", "Show runs, comparisons and live progress in a browser."),
     "report": ("report", "Write a page of runs: the answer, tables and charts."),
-    "runs": ("runs", "List, show, name, export, import, push and delete runs."),
+    "runs": ("runs", "List, show, name, export, import, sync, push and delete runs."),
     "track": ("track", "Show and send what is waiting for MLflow and W&B."),
     "ceiling": ("ceiling", "Measure the peak arithmetic and memory rates of each framework and device."),
     "list": ("list", "List workloads, frameworks or devices."),
@@ -88,7 +88,7 @@ def main() -> None:
 
 def _exit_code() -> str | int | None:
     try:
-        code = _run()
+        code = _with_unsent(_run())
         # What is still in the buffer would otherwise fail when the interpreter ends, where nobody can explain it.
         _flush_output()
     except BrokenPipeError:
@@ -138,6 +138,15 @@ def _run() -> str | int | None:
         click.echo("metalmark: stopped.", err=True)
         return STOPPED
     return code if isinstance(code, int) else 0
+
+
+def _with_unsent(code: str | int | None) -> str | int | None:
+    """Say which runs a server did not take, and don't call it a success."""
+    spool = sys.modules.get("metalmark.store.spool")  # not imported: then no store was opened
+    unsent = spool.unsent() if spool is not None else []
+    for sentence in unsent:
+        click.echo(f"metalmark: {sentence}", err=True)
+    return 1 if unsent and not code else code
 
 
 def _flush_output() -> None:

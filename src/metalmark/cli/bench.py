@@ -29,6 +29,7 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @shared.settings_file_option
 @shared.settings_options
 @click.option("--graph", default=None, metavar="[=off,on]", help="Run the whole step as one CUDA graph (PyTorch).")
+@shared.world_options
 @shared.loader_options
 @click.option("--steps", type=shared.COUNT, help="Number of steps to measure, exactly.")
 @click.option("--seconds", type=shared.SECONDS, default=3.0, show_default=True,
@@ -49,6 +50,7 @@ BROKEN = {"crashed", "timed out", "wrong result"}
 @click.option("--watch", is_flag=True, help="Show throughput, clocks, power, temperature and memory as they change.")
 @click.option("--resume", default=None, metavar="[=SWEEP]", shell_complete=complete.complete_sweeps,
               help="Continue an interrupted sweep (default: the last).")  # fmt: skip
+@shared.cluster_options
 @shared.run_options
 @shared.form_options
 @shared.quiet_option
@@ -74,6 +76,9 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
         raise UsageError("--resume goes on with a stored sweep and takes no workloads.",
                          hint="Write `metalmark bench --resume`, or --resume=SWEEP.")  # fmt: skip
     runs = bench(names, params=params, progress=not quiet, raise_interrupt=False, **options)
+    if options["node_rank"]:
+        shared.sayer(quiet)(shared.NOT_FIRST.format(node=options["node_rank"], nodes=options["nnodes"]))
+        return 0
     shared.print_runs(runs, form)
     notes = runs.notes if options["resume"] is None else ()
     if form is None:
@@ -83,15 +88,15 @@ def command(words: tuple[str, ...], given: tuple[str, ...], form: str | None, qu
             shared.sayer(quiet)(f"• {note}")
     if against:
         shared.print_published(runs, form)
-    return finish(runs, shared.sayer(quiet), strict=strict)
+    return finish(runs, shared.sayer(quiet), strict=strict, more=shared.on_cluster(options))
 
 
-def finish(runs: "Runs", say: Any, *, strict: bool) -> int:
+def finish(runs: "Runs", say: Any, *, strict: bool, more: str = "") -> int:
     """Say where the runs are and return the exit code."""
     assert runs.sweep is not None
     say(f"Stored in {runs.store} as sweep {runs.sweep.id}.")
     if not runs.complete:
-        say(f"Stopped; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}")
+        say(f"Stopped; what ended is stored. Go on with: metalmark bench --resume={runs.sweep.id}{more}")
         return 130
     flagged = [cell for cell in runs.cells if cell.spoiling_flags and not cell.failure] if strict else []
     for cell in flagged:

@@ -16,9 +16,11 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "fix": "green"}
 @click.option("--explain", metavar="CHECK", shell_complete=complete_checks,
               help="Explain a check at length, with its sources, and stop.")  # fmt: skip
 @click.option("--for", "error", metavar="TEXT|FILE|-", help="Say what an error means and what to change, and stop.")
+@click.option("--on", metavar="ray://HOST:PORT|local-ray", help="Examine every node of a Ray cluster.")
 @click.option("--bundle", metavar="FILE", help="Write what was seen, with every tool's output and no names, and stop.")
 @json_option
-def command(only: tuple[str, ...], explain: str | None, error: str | None, bundle: str | None, as_json: bool) -> int:
+def command(only: tuple[str, ...], explain: str | None, error: str | None, on: str | None, bundle: str | None,
+            as_json: bool) -> int:  # fmt: skip
     """Say what this machine can run, what is broken, and what to type to mend it. Nothing is changed."""
     width = shutil.get_terminal_size().columns
     if explain is not None:
@@ -29,6 +31,8 @@ def command(only: tuple[str, ...], explain: str | None, error: str | None, bundl
         return 0
     if error is not None:
         return _recognise(error, as_json=as_json)
+    if on is not None:
+        return _examine_nodes(on, only, as_json=as_json, width=width)
     if bundle is not None:
         return _write_bundle(bundle)
     from metalmark.app.doctor import doctor
@@ -42,6 +46,22 @@ def command(only: tuple[str, ...], explain: str | None, error: str | None, bundl
     else:
         click.echo(page(diagnosis.scene, diagnosis.findings, width=width, paint=_paint))
     return diagnosis.exit_code
+
+
+def _examine_nodes(on: str, only: tuple[str, ...], *, as_json: bool, width: int) -> int:
+    """Print a section per node, and return the worst exit code."""
+    from metalmark.app.doctor import doctor_on
+    from metalmark.report.text.doctor_page import page
+
+    found = doctor_on(on, only)
+    if as_json:
+        import json
+
+        click.echo(json.dumps({title: one.document() for title, one in found.items()}, indent=2))
+    else:
+        for title, one in found.items():
+            click.echo(f"{_paint(title, 'title')}\n\n{page(one.scene, one.findings, width=width, paint=_paint)}\n")
+    return max(one.exit_code for one in found.values())
 
 
 def _recognise(source: str, *, as_json: bool) -> int:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from metalmark.app.results import Runs
 
 PUBLISHED = "published"
+NOT_FIRST = (
+    "Done. This is machine {node} of {nodes}, counted from 0; machine 0 has the run, and nothing is stored here."
+)
 WIDE_KEY = "metalmark.wide"
 WIDE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--recompute", "--pin")
@@ -97,8 +100,9 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 store_option = click.option(
     "--store",
-    metavar="FILE",
-    help="File that runs are kept in (default: METALMARK_STORE, or one in your data folder).",
+    metavar="FILE|URL",
+    help="File or postgresql:// address that runs are kept in (default: METALMARK_STORE, or a file in your data "
+    "folder).",
 )
 against_option = click.option(
     "--against",
@@ -177,6 +181,33 @@ settings_options = options(
     ),
     click.option("-p", "--param", "given", multiple=True, metavar="NAME=VALUES", help="Parameter of the workload."),
 )
+world_options = options(
+    click.option(
+        "--nproc",
+        default=None,
+        metavar="N",
+        help="Number of processes that train together, each on its part of the batch; CPU cores are divided among them "
+        "(--threads is per process).",
+    ),
+    click.option(
+        "--scaling",
+        default=None,
+        metavar="strong|weak",
+        help="With --nproc: --batch-size is split over the processes, or each process has it (default: strong).",
+    ),
+    click.option("--nnodes", type=click.IntRange(1, 1000), default=None, help="Number of machines, with --rdzv."),
+    click.option("--rdzv", default=None, metavar="HOST:PORT", help="Address of the first machine, where all meet."),
+    click.option(
+        "--node-rank", type=click.IntRange(0, 999), default=None, metavar="N", help="Which machine this is, from 0 on."
+    ),
+    click.option(
+        "--rdzv-timeout",
+        type=SECONDS,
+        default=None,
+        metavar="SECONDS",
+        help="Maximum seconds to wait for the other machines (default: 120).",
+    ),
+)
 loader_options = options(
     click.option(
         "--data-from",
@@ -210,6 +241,20 @@ settings_file_option = click.option(
     metavar="FILE",
     help="Settings that metalmark tune found, with their framework and device, instead of the options for them.",
 )
+cluster_options = options(
+    click.option(
+        "--on",
+        default=None,
+        metavar="ray://HOST:PORT|local-ray",
+        help="Run on the nodes of a Ray cluster: ray://HOST:10001 from outside, HOST:6379 on one of its machines.",
+    ),
+    click.option(
+        "--nodes",
+        default=None,
+        metavar="kinds|all|any",
+        help="With --on: run each cell on one node of each kind of machine, on every node, or on any (default: kinds).",
+    ),
+)
 run_options = options(
     click.option("--telemetry", default="5", show_default=True, metavar="off|HZ", help="Sensor readings per second."),
     click.option(
@@ -219,6 +264,11 @@ run_options = options(
         help="Show the run there too; what can't be sent now waits (metalmark track).",
     ),
 )
+
+
+def on_cluster(options: dict[str, Any]) -> str:
+    """Return what a command that goes on with this one needs too."""
+    return f" --on {options['on']}" if options["on"] else ""
 
 
 def split_words(words: Sequence[str], given: Sequence[str], *, verb: str) -> tuple[list[str], dict[str, str]]:

@@ -45,6 +45,7 @@ AGREES, DIFFERS = "agrees", "differs"
 @click.option("--timeout", type=shared.SECONDS, default=3600.0, show_default=True, help="Maximum seconds per side.")
 @click.option("--stall", type=shared.SECONDS, default=600.0, show_default=True,
               help="Maximum seconds without progress before a side counts as hung.")  # fmt: skip
+@shared.cluster_options
 @shared.json_option
 @shared.wide_option
 @shared.quiet_option

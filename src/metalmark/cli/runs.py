@@ -1,4 +1,4 @@
-"""`metalmark runs`: list, show, name, export, import, push and delete runs of every kind."""
+"""`metalmark runs`: list, show, name, export, import, sync, push and delete runs of every kind."""
 
 import sys
 
@@ -15,7 +15,7 @@ def counted(number: int) -> str:
 
 @click.group("runs", cls=shared.DocumentedGroup)
 def command() -> None:
-    """List, show, name, export, import, push and delete runs: of bench, train and parity, and watched ones."""
+    """List, show, name, export, import, sync, push and delete runs: of bench, train and parity, and watched ones."""
 
 
 @command.command("list")
@@ -144,6 +144,29 @@ def import_(files: tuple[str, ...], with_names: bool, store: str | None) -> None
         click.echo(f"{count(imported.names, 'name')} taken over.", err=True)
     elif imported.names_left:
         click.echo("Names were left aside; --with-names takes them over.", err=True)
+
+
+@command.command("sync")
+@click.argument("other")
+@click.option("--push", is_flag=True, help="Only send runs to OTHER.")
+@click.option("--pull", is_flag=True, help="Only take runs from OTHER.")
+@shared.quiet_option
+@shared.store_option
+def sync(other: str, push: bool, pull: bool, quiet: bool, store: str | None) -> int:
+    """Copy runs, sweeps and names that your store or OTHER lacks to it. OTHER is a file or a postgresql:// address."""
+    from metalmark.app.sync import sync_runs
+    from metalmark.display.counting import CountingLine
+
+    left_out = shared.LeftOut()
+    with CountingLine(quiet=quiet) as line:
+        synced = sync_runs(other, push=push or not pull, pull=pull or not push, store=store, tell=line.tell,
+                           on_damaged=left_out, raise_interrupt=False)  # fmt: skip
+    for sentence in synced.sentences:
+        click.echo(sentence, err=True)
+    if not synced.complete:
+        click.echo("Stopped; what was copied is kept. The same command goes on.", err=True)
+        return 130
+    return 1 if synced.conflicts else left_out.exit_code
 
 
 @command.command("push")

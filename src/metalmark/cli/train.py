@@ -45,6 +45,7 @@ UNSUPPORTED = "unsupported"
 @click.option("--seed", type=shared.SEED, default=0, show_default=True,
               help="Random seed of the first weights, the order of samples, augmentation and dropout.")  # fmt: skip
 @shared.settings_options
+@shared.world_options
 @click.option("--parity", is_flag=True,
               help="Check first whether it trains the same network as the CPU in float32; mark the run.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(0, 64), default=None,
@@ -79,6 +80,9 @@ def command(words: tuple[str, ...], given: tuple[str, ...], as_json: bool, quiet
     if options["out"] == "-":
         raise UsageError("--out is a folder, and - is standard output.", hint="Name a folder: --out FOLDER")
     runs = train(",".join(names), params=params, progress=not quiet, raise_interrupt=False, **options)
+    if options["node_rank"]:
+        shared.sayer(quiet)(shared.NOT_FIRST.format(node=options["node_rank"], nodes=options["nnodes"]))
+        return 0
     trainings: list[TrainingRun] = list(runs)  # type: ignore[arg-type]
     if not_possible(trainings):
         _say_why_not(trainings)

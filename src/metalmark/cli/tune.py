@@ -31,7 +31,7 @@ from metalmark.cli.train import echo_error
 @click.option("--steps-planned", type=shared.COUNT, default=None,
               help="Spread the time of the first step, which compiles, over so many steps.")  # fmt: skip
 @click.option("--memory-limit", default=None, metavar="SIZE",
-              help="Most memory that a larger batch may need (default: 85% of the device's).")  # fmt: skip
+              help="Most memory that settings may need (default: 85% of the device's for a larger batch).")  # fmt: skip
 @click.option("--gate/--no-gate", default=True,
               help="Check that the best settings train the same network (on by default).")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(2, 1000), default=3, show_default=True,
@@ -54,6 +54,7 @@ from metalmark.cli.train import echo_error
 @click.option(
     "--resume", default=None, metavar="[=ID]", help="Go on with a search that was stopped (default: the last)."
 )
+@shared.cluster_options
 @click.option("--track", default=None, metavar="mlflow[=URI],wandb[=MODE]", help="Show the runs there too.")
 @shared.json_option
 @shared.wide_option
@@ -88,6 +89,7 @@ def command(
     say(f"Stored in {runs.store} as {', '.join(runs.ids)}.")
     if not runs.complete:
         sweep = runs.sweep.id if runs.sweep is not None else "last"
-        say(f"Stopped; what was tried is stored. Go on with: metalmark tune --resume={sweep}")
+        more = shared.on_cluster(options)
+        say(f"Stopped; what was tried is stored. Go on with: metalmark tune --resume={sweep}{more}")
         return 130
     return 1 if failures else 0

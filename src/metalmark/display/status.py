@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 from metalmark.model.explanation import ExplanationRun
@@ -17,6 +16,7 @@ from metalmark.results.cells import cells_of
 from metalmark.runner.events import Ended, Event, Paused, Progress, Sampled, Started, TrainingProgress
 from metalmark.runner.sweeping import was_interrupted
 from metalmark.scrub import printable
+from metalmark.store.address import Address
 from metalmark.store.live import MOST_POINTS, THROUGHPUT, UNITS, History, LiveFile, LiveStatus, clear_left_behind
 from metalmark.telemetry.sampler import Sampler
 from metalmark.training.derived import elapsed_s
@@ -30,6 +30,8 @@ STATUS_EVERY_S = 0.5
 MOST_ENDED = 8
 EARLY_SHARE = 0.05
 """An epoch of which less is done says too little about its length."""
+MOST_SHOWN = 12
+"""Nodes that have a line of their own while they are busy."""
 MEASURED = {"measure", "training"}
 
 
@@ -92,6 +94,8 @@ class Overview:
         """Runs of a sweep, or epochs of a training."""
         self.ended: list[str] = []
         """One line per cell or epoch that ended since this began."""
+        self.running: dict[str, str] = {}
+        """What each node of a cluster does now."""
         self.sampler: Sampler | None = None
         self._points = WATCH_POINTS if watch else MOST_POINTS if status else 0
         self._every_s = WATCH_EVERY_S if watch else STATUS_EVERY_S
@@ -99,6 +103,8 @@ class Overview:
         self._seen_s = 0.0
         self._remaining = RemainingTime()
         self._limit_s, self._began_s = limit_s, time.monotonic()
+        self._ended_s = self._began_s
+        self._labels: dict[str, str] = {}
         self._epoch_done = 0.0
         self._samples_per_step = 1
         self._step_before: tuple[float, int] | None = None
@@ -107,6 +113,7 @@ class Overview:
                 self._count(run)
 
     def __call__(self, event: Event) -> None:
+        self._see_node(event)
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, Paused):
@@ -123,19 +130,19 @@ class Overview:
             # What Ctrl-C stopped is measured again when the sweep goes on: it is shown, and not counted as done.
             if not was_interrupted(event.run):
                 self._count(event.run)
-                self._remaining.end()
-            self.ended.append(printable(f"{event.run.plan.label}: {result_line(event.run)}"))
+                self._end_part(event)
+            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {result_line(event.run)}"))
         elif isinstance(event, Ended) and isinstance(event.run, ParityRun):
             self.done += 1
-            self._remaining.end()
-            self.ended.append(printable(f"{event.run.plan.label}: {event.run.verdict.value}"))
+            self._end_part(event)
+            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {event.run.verdict.value}"))
         elif isinstance(event, Ended) and isinstance(event.run, ExplanationRun):
             self.done += 1
             self._remaining.end()
             self.ended.append(printable(f"{event.run.subject}: {event.run.header.ending}"))
         elif isinstance(event, Ended) and isinstance(event.run, TuningRun):
             # Its trials were counted when each of them ended.
-            self.ended.append(printable(f"{event.run.plan.label}: {event.run.header.ending}"))
+            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {event.run.header.ending}"))
 
     @property
     def counter(self) -> str:
@@ -159,6 +166,39 @@ class Overview:
         load = f"CPU {cpu:.0f}%" if cpu is not None else ""
         head = f"[{self.counter}] {self.label}: {self.phase}{percent}{self.detail}"
         return printable("  ·  ".join(part for part in (head, self.left, load) if part))
+
+    @property
+    def lines(self) -> list[str]:
+        """What runs now: one line, or one for each busy node of a cluster after one for all."""
+        if not self.running:
+            return [self.line]
+        head = "  ·  ".join(filter(None, (f"[{self.counter}] {len(self.running)} at once", self.left)))
+        more = [f"and {len(self.running) - MOST_SHOWN} more"] if len(self.running) > MOST_SHOWN else []
+        nodes = [f"{node}: {what}" for node, what in list(self.running.items())[:MOST_SHOWN]]
+        return [printable(line) for line in (head, *nodes, *more)]
+
+    def _see_node(self, event: Event) -> None:
+        """Note what a node of a cluster does."""
+        node = getattr(event, "node", "")
+        if not node:
+            return
+        label = self._labels.get(node, "")
+        if isinstance(event, Started):
+            self._labels[node] = event.plan.label
+            self.running[node] = f"{event.plan.label}: starting"
+        elif isinstance(event, Paused):
+            self.running[node] = f"{label}: {event.reason}"
+        elif isinstance(event, Progress):
+            percent = f" {event.done * 100:.0f}%" if event.done is not None else ""
+            self.running[node] = f"{label}: {event.phase}{percent}"
+        elif isinstance(event, Ended):
+            self.running.pop(node, None)
+
+    def _end_part(self, event: Ended) -> None:
+        """Count a part. Where several run at once, parts end as often as they have so far."""
+        now_s = time.monotonic()
+        self._remaining.end(now_s - self._ended_s if event.node else None)
+        self._ended_s = now_s
 
     def _start(self, event: Started) -> None:
         repeats = self.sweep.repeats if self.sweep else 1
@@ -214,7 +254,7 @@ class Overview:
 class LiveStatusFile:
     """The status that a running command keeps for `metalmark serve`."""
 
-    def __init__(self, store: Path, what: Sweep | Request, previous: Sequence[BenchRun] = ()) -> None:
+    def __init__(self, store: Address, what: Sweep | Request, previous: Sequence[BenchRun] = ()) -> None:
         self._overview = Overview(what, previous, status=True)
         self._store, self._file = store, LiveFile(store, what.id)
         self._started_at = now_utc()
@@ -244,6 +284,10 @@ class LiveStatusFile:
             ended=tuple(overview.ended[-MOST_ENDED:]),
         )  # fmt: skip
         self._file.write(status)
+
+
+def _at(event: Ended) -> str:
+    return f" on {event.node}" if event.node else ""
 
 
 def result_line(run: BenchRun) -> str:

@@ -159,13 +159,14 @@ def picture(overview: Overview, columns: int) -> RenderableType:
     """Return the table of a sweep, the readings that are watched, and what runs now."""
     parts: list[RenderableType] = []
     if overview.sweep is not None and not overview.checks:
-        table = sweep_table(cells_of(overview.runs), plans=overview.sweep.plans)
+        sweep = overview.sweep
+        table = sweep_table(cells_of(overview.runs), plans=sweep.plans, targets=sweep.targets)
         parts.append(render(fitted(table, columns), columns))
     if overview.watch and overview.history.latest:
         parts.append(_readings(overview))
     if (overview.sweep is None or overview.checks) and overview.share is not None:
         parts.append(ProgressBar(total=1.0, completed=overview.share, width=BAR_WIDTH))
-    parts.append(Text(overview.line))
+    parts += [Text(line) for line in overview.lines]
     return Group(*parts)
 
 

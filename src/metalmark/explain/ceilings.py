@@ -9,7 +9,6 @@ from metalmark.explain.timing import BlockTimer
 from metalmark.model.plan import Device, DeviceKind, Plan
 from metalmark.runner.ask import in_one_line
 from metalmark.runner.ceiling import ceiling_plans
-from metalmark.runner.worker import samples_per_step
 from metalmark.stats.summary import median
 from metalmark.workloads.catalog import load
 from metalmark.workloads.ceiling import COPY, copied_bytes
@@ -43,7 +42,7 @@ def _rate(side: ExplainBackend, probe: Plan, timer_of: Callable[[Anatomy], Block
         step_s = median(timer_of(anatomy).time(anatomy.session.step))
     if workload.flops is None:
         return copied_bytes(probe.params) / step_s
-    return workload.flops(probe.params) * samples_per_step(probe) / step_s
+    return workload.flops(probe.params) * probe.samples_per_step / step_s
 
 
 def _device(asked: Device, placed_on: str) -> Device:

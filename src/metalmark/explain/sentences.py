@@ -3,8 +3,10 @@
 from metalmark.explain.amounts import capital, figures, gain_words, share_words, time_words
 from metalmark.explain.scaling import BatchCost, batch_cost
 from metalmark.explain.verdict import is_unsure
-from metalmark.model.explanation import Bottleneck, Cause, ExperimentKind, Explained, Proposal
+from metalmark.model.explanation import Bottleneck, Cause, ExperimentKind, Explained, Proposal, Roofline
 
+SLOW_RATE = 0.4
+"""Of what the device reached at best: below it the verdict says how slow its operations are."""
 WAITS = {
     Bottleneck.INPUT: (Cause.INPUT, "of each step waits for the loader"),
     Bottleneck.HOST: (Cause.HOST, "of each step is Python and launches, while the device has nothing to do"),
@@ -43,7 +45,24 @@ def verdict_sentence(explained: Explained) -> str:
         return f"{capital(bottleneck.value)}: {slow}{told}{_brings(explained, best)}."
     if share <= 0 and evidence:
         return f"{capital(bottleneck.value)}: {evidence[:1].lower()}{evidence[1:]}{_brings(explained, best)}."
-    return f"{capital(bottleneck.value)}: {share_words(share)} {words}{_brings(explained, best)}."
+    slowly = _slowly(explained, bottleneck)
+    return f"{capital(bottleneck.value)}: {share_words(share)} {words}{slowly}{_brings(explained, best)}."
+
+
+def _slowly(explained: Explained, bottleneck: Bottleneck) -> str:
+    """Say how far below its best rate the device works, where that is far: small operations do not fill it."""
+    roofline = explained.roofline
+    if not isinstance(roofline, Roofline):
+        return ""
+    work = {
+        Bottleneck.MEMORY: (Cause.MEMORY, roofline.bytes, roofline.peak_bytes_per_s, "copy"),
+        Bottleneck.COMPUTE: (Cause.COMPUTE, roofline.flops, roofline.peak_flops_per_s, "matrix product"),
+    }
+    if bottleneck not in work:
+        return ""
+    cause, amount, peak_per_s, best = work[bottleneck]
+    rate = amount / (explained.share(cause) * explained.step_s) / peak_per_s
+    return f", at {share_words(rate)} of the rate of a large {best}" if rate < SLOW_RATE else ""
 
 
 def _unknown(explained: Explained) -> str:

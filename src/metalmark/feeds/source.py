@@ -21,6 +21,7 @@ from metalmark.data.own import read_own
 from metalmark.data.recognised import seed_random_numbers
 from metalmark.errors import FormatError, UnsupportedError, UsageError
 from metalmark.feeds.leaves import Arrays, leaves_of
+from metalmark.feeds.share import for_one, share_here
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Feed, Loader, Plan, word
 from metalmark.model.workload import Batch, Params, Recipe, Workload
@@ -39,8 +40,10 @@ class Source:
     plan: Plan
 
     def __getitem__(self, index: int) -> Arrays:
-        rng = np.random.default_rng([self.plan.seed, 1 + index])
-        return leaves_of(self.recipe.prepare(self.workload.produce(self.plan.params, rng)))[0]
+        share = share_here(self.plan)
+        # Each of several processes makes its own part only, as many samples as its steps take.
+        rng = np.random.default_rng([self.plan.seed, 1 + index, *([share.number] if share is not None else [])])
+        return leaves_of(self.recipe.prepare(self.workload.produce(for_one(self.plan).params, rng)))[0]
 
     def __reduce__(self) -> tuple[object, ...]:
         """Models do not travel to a worker process; it finds the same workload by its name."""
@@ -93,6 +96,7 @@ def with_data(workload: Workload, plan: Plan) -> tuple[Workload, str]:
     dataset = find_dataset(workload, plan)
     part = dataset.train
     if isinstance(part, Stream):
+        refuse_shared(part, plan)
         asis = f"Batches come from {part.name} as it is, with its own workers: --workers and --prefetch are not for it."
         notes = dataset.notes
         if plan.feed is Feed.PIPELINE:
@@ -129,7 +133,8 @@ BatchMaker = Callable[[Params, np.random.Generator], Batch]
 
 def _chooser(workload: Workload, split: Split, size: int) -> BatchMaker:
     def batch(params: Params, rng: np.random.Generator) -> Batch:
-        positions: Positions = np.asarray(rng.choice(len(split), size, replace=size > len(split)), np.intp)
+        count = int(params.get("batch_size", size))
+        positions: Positions = np.asarray(rng.choice(len(split), count, replace=count > len(split)), np.intp)
         return finished(workload, params, split.take(positions), rng)
 
     return batch
@@ -223,6 +228,15 @@ def batch_size_of(workload: Workload, plan: Plan) -> int:
             hint='Add one: params=(Param("batch_size", 32),); or let `data` return batches (a loader, an iterable).',
         )
     return int(size)
+
+
+def refuse_shared(stream: Stream, plan: Plan) -> None:
+    """Refuse to split a stream over processes: each would go through all of it, in an order that need not be one."""
+    if plan.processes > 1:
+        raise UnsupportedError(
+            f"--nproc: {stream.name} makes its batches itself, and nothing says that each process gets the same ones.",
+            hint="Give the Dataset or the arrays instead, or leave --nproc out.",
+        )
 
 
 def refuse_workers(stream: Stream, asked: str) -> None:

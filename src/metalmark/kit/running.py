@@ -35,7 +35,8 @@ from metalmark.model.run import Software, new_id, now_utc
 from metalmark.model.watch import Pass, WatchedRun, WatchEnding
 from metalmark.runner.flags import flags_of_watched
 from metalmark.scrub import scrub
-from metalmark.store.sqlite import Store, store_path
+from metalmark.store.address import store_address
+from metalmark.store.store import Store
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import default_sensors
 from metalmark.track.destination import TRACKERS
@@ -128,7 +129,7 @@ class RunRecorder:
         self._trackers, named = split_trackers(track)
         self._tracking = _track_by_name(named) if named else None
         self._hz = hz
-        self._store = store_path(os.fspath(store) if store is not None else None)
+        self._store = store_address(store)
         self._paces: dict[str, LoopPace] = {}
         self._passes: list[Pass] = []
         self._step = 0
@@ -289,7 +290,7 @@ class RunRecorder:
     def _keep(self, result: WatchedRun) -> None:
         """Store the run. A store that fails must not take the user's finished training with it."""
         try:
-            with Store(self._store) as store:
+            with Store(self._store, spools=True) as store:
                 store.add(result)
         except StoreError as error:
             path = Path(tempfile.gettempdir(), f"metalmark-unsaved-{result.id}.json")

@@ -91,6 +91,11 @@ def usable_cores(limits: Limits) -> int | None:
     return min(known, default=None)
 
 
+def cores_each(limits: Limits, processes: int) -> int:
+    """Return how many cores each of several processes gets where they share them equally; at least one."""
+    return max(1, (usable_cores(limits) or 1) // processes)
+
+
 def memory_bytes(limits: Limits) -> int:
     total: int = psutil.virtual_memory().total
     # Version 1 writes "no limit" as a number near 2**63; the smaller one wins either way.

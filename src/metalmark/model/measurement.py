@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from metalmark.model.parity import ParityMark
 from metalmark.model.plan import Plan
@@ -75,6 +75,26 @@ class Phases(Struct, frozen=True, kw_only=True):
     end_s: Seconds
 
 
+class RankTimes(Struct, frozen=True, kw_only=True):
+    """What the clock of one of several processes saw. All times are seconds per step, one of each block."""
+
+    number: Count
+    step_s: tuple[Seconds, ...]
+    """Of the measured blocks."""
+    together_s: tuple[Seconds, ...] = ()
+    """Of blocks after them, as the measured ones, that took turns with those of `alone_s`."""
+    alone_s: tuple[Seconds, ...] = ()
+    """Of blocks in which the processes exchanged no gradients; empty where the framework can't leave that out."""
+
+
+class WorldTimes(Struct, frozen=True, kw_only=True):
+    """What the clocks of all processes saw that trained one network together."""
+
+    ranks: tuple[RankTimes, ...]
+    not_alone: str = ""
+    """Why there are no steps without an exchange, and so no share of communication."""
+
+
 class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     placed_on: str
     """The device as the framework names it: where the parameters really were."""
@@ -95,6 +115,8 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     notes: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     """Operations that the framework said it ran on the CPU for want of a kernel, by its own names."""
+    world: WorldTimes | UnsetType = UNSET
+    """The times of each process; unset, and not written, where there was one."""
 
 
 Outcome = Completed | Failed

@@ -72,7 +72,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     where: tuple[int, ...] = ()
     """The element that is furthest off."""
     excused: str = ""
-    """Why a difference here is a convention of the two frameworks, not a fault."""
+    """Why a difference here is no fault: a convention of the two frameworks, or nothing that is there a second time."""
 
     @property
     def sigmas(self) -> float:

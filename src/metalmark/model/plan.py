@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct, convert, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 from msgspec.structs import replace
 
 Scalar = int | float | str | bool
@@ -112,6 +112,36 @@ class Proving(StrEnum):
     """No untimed steps are spent on a proof, and the cell has the flag for that reason."""
 
 
+class Scaling(StrEnum):
+    STRONG = "strong"
+    """The batch size is that of a step, and each process computes its part of it."""
+    WEAK = "weak"
+    """The batch size is that of each process, so a step grows with the number of processes."""
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """The processes, called ranks, that train one network together. Where they meet is not stored: an address names
+    its owner's machine."""
+
+    nproc: PositiveInt
+    """Number of ranks on each machine."""
+    nnodes: PositiveInt = 1
+    """Number of machines."""
+    scaling: Scaling = Scaling.STRONG
+
+    @property
+    def size(self) -> int:
+        """The number of ranks on all machines together."""
+        return self.nproc * self.nnodes
+
+    @property
+    def label(self) -> str:
+        """How many processes, in the words of a table."""
+        nodes = f" on {self.nnodes} machines" if self.nnodes > 1 else ""
+        each = ", batch per process" if self.scaling is Scaling.WEAK else ""
+        return f"{self.size} {'process' if self.size == 1 else 'processes'}{nodes}{each}"
+
+
 class Budget(Struct, frozen=True, kw_only=True):
     """How much to measure, and when to give up."""
 
@@ -146,13 +176,26 @@ class Plan(Struct, frozen=True, kw_only=True):
     proof: Proving = Proving.FLAG
     workload_digest: str = ""
     """SHA-256 of the user's own file; empty for a built-in, whose version is Metalmark's."""
+    world: World | UnsetType = UNSET
+    """The processes that train it together; unset, and not written, where there is one."""
+
+    @property
+    def processes(self) -> int:
+        return self.world.size if isinstance(self.world, World) else 1
+
+    @property
+    def samples_per_step(self) -> int:
+        """Number of samples of a step of all processes together. A workload without a batch size counts batches."""
+        weak = isinstance(self.world, World) and self.world.scaling is Scaling.WEAK
+        return int(self.params.get("batch_size", 1)) * (self.processes if weak else 1)
 
     @property
     def label(self) -> str:
         """The cell in the words of a table: "mnist-mlp training batch 32 torch cpu compile on"."""
         batch = f" batch {self.params['batch_size']}" if "batch_size" in self.params else ""
         changed = "".join(f" {name} {value}" for name, value in self.settings.changed().items())
-        return f"{self.workload} {self.mode.value}{batch} {self.framework} {self.device}{changed}"
+        world = f", {self.world.label}" if isinstance(self.world, World) else ""
+        return f"{self.workload} {self.mode.value}{batch} {self.framework} {self.device}{changed}{world}"
 
 
 class PlanChange(Struct, frozen=True, kw_only=True):
@@ -187,6 +230,17 @@ class Cooldown(Struct, frozen=True, kw_only=True):
     auto: bool = False
 
 
+class CellTarget(Struct, frozen=True, kw_only=True):
+    """Which machine of a cluster a cell is for. Without a machine and a node it is for whichever is free."""
+
+    machine: str = ""
+    """The title of a kind of machine: any node of that kind will do."""
+    node: str = ""
+    """The cluster's id of one node."""
+    title: str = ""
+    """What a table calls it."""
+
+
 class Sweep(Struct, frozen=True, kw_only=True):
     """The cells that one command measures, kept so that it can be resumed."""
 
@@ -202,6 +256,9 @@ class Sweep(Struct, frozen=True, kw_only=True):
     """What `all` could have meant and did not, each with its reason: frameworks and devices that are not here."""
     parity: str = ""
     """What the parity checks of these plans are found by in the store; empty: none were asked for."""
+
+    targets: tuple[CellTarget, ...] = ()
+    """One for each plan where the sweep runs on a cluster; empty: it runs on this machine."""
 
     def order(self) -> Iterator[tuple[int, int]]:
         """(cell, repeat): every cell once, then every cell again, so that slow drift hits all alike."""

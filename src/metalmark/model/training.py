@@ -6,7 +6,7 @@ Raw figures are kept; rates, best epochs and joules are derived when shown (`tra
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from metalmark.model.parity import ParityMark
@@ -73,6 +73,15 @@ class EpochPart(Struct, frozen=True, kw_only=True):
     end_s: Seconds
 
 
+class RankEpoch(Struct, frozen=True, kw_only=True):
+    """What one of several processes spent an epoch with."""
+
+    number: Count
+    input_s: Seconds
+    compute_s: Seconds
+    """Exchanging gradients, and waiting for slower processes, is part of it."""
+
+
 class Epoch(Struct, frozen=True, kw_only=True):
     """One pass over the training samples and the validation after it. Numbered from 1."""
 
@@ -110,6 +119,8 @@ class Epoch(Struct, frozen=True, kw_only=True):
     validation_s: Seconds
     checkpoint_s: Seconds = 0.0
     """Writing the checkpoint of the epoch before, and those within this one; outside the three parts."""
+    ranks: tuple[RankEpoch, ...] | UnsetType = UNSET
+    """The times of each process; unset, and not written, where there was one. The times above are the first one's."""
 
 
 class TrainingSession(Struct, frozen=True, kw_only=True):

@@ -42,8 +42,10 @@ OF_CURVES = (Quantity.CURVE, Quantity.ACCURACY)
 OF_COMPILED = (Quantity.PREDICTION, Quantity.LOSS, Quantity.GRADIENT, Quantity.UPDATE)
 DESCRIBERS = {"torch": "on_torch", "tensorflow": "on_keras", "jax": "on_keras", "mlx": "on_mlx"}
 """The frameworks whose networks can be described, each with its file in parity/networks."""
-WITH_PREFIXES = ("torch",)
+WITH_PREFIXES = ("torch", "tensorflow", "mlx")
 """The frameworks whose networks can be compiled in part: those with a file in parity/prefixes."""
+ALWAYS_COMPILED = ("jax",)
+"""The frameworks that compile every step, so that the reference of a check is compiled too."""
 WITH_STRIDES = ("torch",)
 """The frameworks that compute on views; the others copy an array that is not contiguous."""
 ONE_BY_ONE = ("graph", "fused", "compile_mode", "attention_kernel", "accumulate", "recompute")
@@ -221,9 +223,14 @@ def answer_of(examined: Examined, suspect: Compared) -> Answer:
         return Answer(ParityVerdict.UNTESTED, reason="this check does not have the quantity that differed")
     worst = max(rows, key=lambda row: row.sigmas / row.limit)
     sigmas = None if worst.distance is None else worst.sigmas
-    if worst.agrees and suspect.distance is not None and worst.limit * worst.sigma >= suspect.distance:
+    if worst.agrees and suspect.distance is not None and _hides(worst, suspect.distance):
         return Answer(ParityVerdict.UNTESTED, sigmas, reason="the noise there is larger than the difference")
     return Answer(ParityVerdict.AGREES if worst.agrees else ParityVerdict.DIFFERS, sigmas)
+
+
+def _hides(row: Compared, distance: float) -> bool:
+    """Whether a row that agrees would agree with such a difference too, or still has most of it."""
+    return row.limit * row.sigma >= distance or (row.distance or 0.0) >= distance / 2
 
 
 def _variables(attempt: Attempt) -> tuple[dict[str, str], ...]:
@@ -345,8 +352,11 @@ def find_part(inquiry: Inquiry, diagnosis: FaultDiagnosis) -> FaultDiagnosis:
     plan = inquiry.plan
     if not plan.settings.compile or inquiry.suspect.quantity not in OF_COMPILED:
         return diagnosis
+    title = FRAMEWORKS[plan.framework].title
+    if plan.framework in ALWAYS_COMPILED:
+        note = f"{title} compiles both sides, so no part of the network is compiled on one side only."
+        return _noted(diagnosis, note)
     if plan.framework not in WITH_PREFIXES:
-        title = FRAMEWORKS[plan.framework].title
         return _noted(diagnosis, f"Which part of the compiled network differs is not looked for with {title}.")
     found = _ask(inquiry, f"prefixes.on_{plan.framework}", CompiledPart)
     if isinstance(found, NoAnswer):

@@ -41,6 +41,9 @@ NEAR_ZERO = 2.0
 that share. It is 0.8 for normal ones and more for most networks'."""
 LEAST_ELEMENTS = 200
 """A dropout layer of fewer elements is not judged by its share."""
+FUNCTIONS = ROUNDING[Dtype.FLOAT32]
+"""What a scale is always allowed as its noise: a GPU's functions, such as its exponential, err by a unit or two of
+float32's last place, and always to the same side. Attention on an H200 was 5e-7 off in scale so, in each layer."""
 MOST_ROUNDINGS = 8.0
 """The largest element of an array may be so many times its root mean square."""
 
@@ -111,7 +114,7 @@ def _judged(distance: Distance, draws: Sequence[MeasuredArray], dtype: Dtype, kn
     least = {
         Statistic.TYPICAL: distance.rms * rounding / 2,
         Statistic.LARGEST: distance.rms * rounding * min(math.sqrt(max(1, distance.elements)), MOST_ROUNDINGS),
-        Statistic.SCALE: rounding / 2,
+        Statistic.SCALE: max(rounding / 2, FUNCTIONS),
     }
     if quantity is Quantity.UPDATE:
         turned = 2 * math.sqrt(_turned(distance.elements, known.gradient))

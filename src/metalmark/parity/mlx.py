@@ -36,8 +36,8 @@ NO_DOUBLE = (
 )
 
 Work = Callable[[Any], Any]
-Report = Callable[[Any, tuple[Any, ...], Any], None]
-"""report(the module, its arguments, its output)."""
+Report = Callable[[Any, tuple[Any, ...], Any], Any]
+"""report(the module, its arguments, its output) returns what is used instead of the output; None: the output."""
 
 
 class Reordering(NamedTuple):
@@ -117,7 +117,7 @@ class MlxSubject(MlxTrainer):
             is_image = images.includes(module, inputs, output)
             leaves, layout = flatten(output)
             for each, leaf in leaves_with_names(name, leaves, layout.names):
-                if _is_floating(leaf):
+                if is_floating(leaf):
                     array = as_numpy_array(leaf)
                     see(each, np.moveaxis(array, -1, 1) if is_image else array)
 
@@ -156,7 +156,7 @@ class MlxSubject(MlxTrainer):
             leaves = self._planned("infer", infer)(placed)
         mx.eval(leaves)
         named = leaves_with_names("", leaves, layout.names)
-        return [(name, as_numpy_array(leaf)) for name, leaf in named if _is_floating(leaf)]
+        return [(name, as_numpy_array(leaf)) for name, leaf in named if is_floating(leaf)]
 
     def loss_and_gradients(self, arrays: Arrays) -> tuple[float, Named]:
         if self.recipe.step is not None:
@@ -269,7 +269,7 @@ class MlxSubject(MlxTrainer):
         return turns
 
     @contextmanager
-    def _watched(self, wanted: Callable[[Any], bool], report: Callable[..., None]) -> Iterator[None]:
+    def _watched(self, wanted: Callable[[Any], bool], report: Callable[..., Any]) -> Iterator[None]:
         """Report what each wanted module gives. Python looks a call up on the type, so each gets a type of its own."""
         watched = [(name, module, type(module)) for name, module in self._modules() if wanted(module)]
         for name, module, kind in watched:
@@ -325,8 +325,8 @@ class MlxSide(SameLoss, MlxTraining):
 def _watching(kind: Any, report: Report) -> Any:
     def watched(self: Any, *inputs: Any, **options: Any) -> Any:
         output = kind.__call__(self, *inputs, **options)
-        report(self, (*inputs, *options.values()), output)
-        return output
+        other = report(self, (*inputs, *options.values()), output)
+        return output if other is None else other
 
     return type(kind.__name__, (kind,), {"__call__": watched})
 
@@ -335,7 +335,7 @@ def is_leaf(module: Any) -> bool:
     return all(each is module for each in module.modules())
 
 
-def _is_floating(leaf: Any) -> bool:
+def is_floating(leaf: Any) -> bool:
     return isinstance(leaf, mx.array) and mx.issubdtype(leaf.dtype, mx.floating)
 
 

@@ -62,6 +62,8 @@ def share_of_ceiling(record: BenchRun, flops_per_s: float, ceilings: Ceilings) -
     """The ceiling that applies to a run, and the share of it that these FLOP/s are."""
     run, plan = record.outcome, record.plan
     assert isinstance(run, Completed)
+    if plan.world:
+        return Absent("a ceiling is of one process, and these were several")
     ceiling = ceilings.flops_per_s.get(key_of(record, run))
     if ceiling is None:
         threads = f" --threads {plan.settings.threads}" if plan.settings.threads else ""

@@ -154,6 +154,8 @@ def varying(plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
     settings = [name for name in fields if len({getattr(plan.settings, name) for plan in plans}) > 1]
     settings += ["data"] if len({plan.data for plan in plans}) > 1 else []
     settings += ["feed"] if len({plan.feed for plan in plans}) > 1 else []
+    settings += ["processes"] if len({plan.processes for plan in plans}) > 1 else []
+    settings += ["scaling"] if len({plan.world.scaling for plan in plans if plan.world}) > 1 else []
     loaders = [plan.loader for plan in plans if plan.loader is not None]
     names = loaders[0].__struct_fields__ if loaders else ()
     settings += [name for name in names if len({getattr(loader, name) for loader in loaders}) > 1]

@@ -5,9 +5,11 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, PlanChange, Proving, word
+from metalmark.model.plan import DEFAULT_SETTINGS, Budget, Feed, Loader, Plan, PlanChange, Proving, Scaling, word
 from metalmark.model.training import Goal, Metric, Target
 from metalmark.workloads.catalog import load, names
+
+ANYWHERE = ("--rdzv", "HOST:PORT", "--node-rank", "0")
 
 
 def bench_command(plan: Plan) -> str:
@@ -88,6 +90,11 @@ def _plan_words(plan: Plan) -> list[str]:
         if value != getattr(DEFAULT_SETTINGS, name):
             parts.append(f"--{name.replace('_', '-')}={word(value)}")
     parts += ["--target-column", plan.target_column] if plan.target_column else []
+    if plan.world:
+        parts += ["--nproc", str(plan.world.nproc)]
+        parts += ["--scaling", plan.world.scaling.value] if plan.world.scaling is not Scaling.STRONG else []
+        # Where they met is not stored.
+        parts += ["--nnodes", str(plan.world.nnodes), *ANYWHERE] if plan.world.nnodes > 1 else []
     return [*parts, *(["--data", plan.data] if plan.data != "synthetic" else [])]
 
 

@@ -231,7 +231,8 @@ def _how(plan: Plan) -> Keys:
     settings = {name: word(getattr(plan.settings, name)) for name in plan.settings.__struct_fields__ if name != "dtype"}
     loader = plan.loader
     ahead = {name: word(getattr(loader, name)) for name in loader.__struct_fields__} if loader else {}
-    return {"framework": plan.framework, "device": str(plan.device), **settings, **ahead}
+    world = {"processes": plan.world.label} if plan.world else {}
+    return {"framework": plan.framework, "device": str(plan.device), **settings, **ahead, **world}
 
 
 def _around(run: AnyRun) -> Keys:

@@ -8,7 +8,7 @@ from metalmark.model.codec import AnyRun
 from metalmark.results.measured import Measured, published_side
 from metalmark.results.pairing import Side, shown
 from metalmark.store.selection import load, select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 
 PUBLISHED = "published"
 SPLIT = "metalmark compare last --by framework"

@@ -5,6 +5,7 @@ Displays, the live status and trackers all listen to the few kinds of Event.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -16,6 +17,10 @@ from metalmark.telemetry.sampler import Sampler
 
 PROGRESS_FD = "METALMARK_PROGRESS_FD"
 LIFELINE_FD = "METALMARK_LIFELINE_FD"
+RANKS_FOLDER = "METALMARK_RANKS"
+"""Environment variable of a worker that is one of several processes: the folder that they report in."""
+RANK_ADDRESSES = "METALMARK_ADDRESSES"
+"""Addresses at which the processes may listen, the first one's first."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -32,6 +37,24 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
 
 
+class RankReport(Struct, frozen=True, kw_only=True):
+    """How one of several processes ended."""
+
+    number: int
+    at_s: float
+    failure: Failed | None = None
+
+
+class RankExits(Struct, frozen=True, kw_only=True):
+    """The processes of a machine that have ended, each with its exit code, in that order."""
+
+    exits: tuple[tuple[int, int], ...]
+
+
+def rank_report_path(folder: Path, number: int | str) -> Path:
+    return folder / f"rank-{number}.json"
+
+
 class Started(Struct, frozen=True, kw_only=True):
     """A cell of a sweep, or a session of a training, begins."""
 
@@ -42,12 +65,15 @@ class Started(Struct, frozen=True, kw_only=True):
     repeat: int = 0
     run: TrainingRun | None = None
     """The training as it is when its session begins."""
+    node: str = ""
+    """Which node of a cluster, here and below; empty: this machine."""
 
 
 class Paused(Struct, frozen=True, kw_only=True):
     """Nothing runs until the machine has cooled down; told about once per second."""
 
     reason: str
+    node: str = ""
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -57,6 +83,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     at_s: float
     done: float | None = None
     step_s: float | None = None
+    node: str = ""
 
 
 class TrainingProgress(Progress, frozen=True, kw_only=True):
@@ -80,6 +107,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     """A cell, or a session of a training, came to its end."""
 
     run: Run
+    node: str = ""
 
 
 Event = Started | Paused | Progress | Sampled | Ended

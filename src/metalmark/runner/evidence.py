@@ -11,6 +11,7 @@ import math
 import time
 
 from metalmark.backends.base import RING, Session
+from metalmark.backends.ranks import ONE, Ranks, agreed, mean_of
 from metalmark.errors import WrongResultError
 from metalmark.model.measurement import Proof
 from metalmark.model.plan import Mode, Proving
@@ -26,8 +27,10 @@ NOT_TRIED = "no proof was tried (--proof off)"
 class Evidence:
     """Evidence gathered around a measurement: made before the clock's first step, concluded after its last block."""
 
-    def __init__(self, session: Session, clock: Clock, mode: Mode, proving: Proving = Proving.FLAG) -> None:
-        self._session = session
+    def __init__(
+        self, session: Session, clock: Clock, mode: Mode, proving: Proving = Proving.FLAG, *, ranks: Ranks = ONE
+    ) -> None:
+        self._session, self._ranks = session, ranks
         self._clock = clock
         self._mode = mode
         self._proving = proving
@@ -38,7 +41,7 @@ class Evidence:
 
     def after_first_step(self) -> None:
         """The first step ran on batch 0, the fixed batch."""
-        self.first = self._finite(self._session.proof())
+        self.first = self._proof()
 
     def conclude(self) -> Proof:
         if self._proving is Proving.OFF:
@@ -47,7 +50,7 @@ class Evidence:
 
     def _not_tried(self) -> Proof:
         """What needs no step of its own is looked at all the same."""
-        last = self._finite(self._session.proof())
+        last = self._proof()
         moved, total = self._moved_rightly()
         return Proof(
             first=self.first,
@@ -63,7 +66,8 @@ class Evidence:
         while not last < self.first:
             last = self._fixed_batch()
             extra = self._clock.steps_done - begin
-            if extra > PATIENCE_STEPS or (extra > 2 * RING and time.perf_counter() - began_s > PATIENCE_S):
+            tired = extra > 2 * RING and time.perf_counter() - began_s > PATIENCE_S
+            if extra > PATIENCE_STEPS or agreed(self._ranks, tired):
                 break
         moved, total = self._moved_rightly()
         if moved < total:
@@ -93,7 +97,7 @@ class Evidence:
         last = self._fixed_batch()
         extra = self._clock.steps_done - begin
         self._session.step()
-        other = self._finite(self._session.proof())
+        other = self._proof()
         if abs(last - self.first) > REPEAT_TOLERANCE * max(abs(self.first), 1e-12):
             raise WrongResultError(
                 f"The same batch gave another output: mean square {self.first:.6g} first, {last:.6g} last."
@@ -124,13 +128,25 @@ class Evidence:
             self._session.step()
             self._clock.steps_done += 1
             if self._session.feeder.batch == 0:
-                return self._finite(self._session.proof())
+                return self._proof()
+
+    def _require_one_network(self, now: tuple[float, ...]) -> None:
+        """Refuse processes that should train one network and have different weights."""
+        rows = self._ranks.gather(now)
+        other = [number for number, row in enumerate(rows) if row != rows[0]]
+        if other:
+            raise WrongResultError(
+                f"After {self._clock.steps_done} steps rank {other[0]} has other weights than rank 0: they do not "
+                "train one network.",
+                hint="The exchange of gradients is broken in this framework version; report it with the run.",
+            )
 
     def _moved_rightly(self) -> tuple[int, int]:
         """Return how many of how many arrays changed: in training at least one, in inference none."""
         now = self._session.fingerprint()
         if not all(map(math.isfinite, now)):
             raise WrongResultError("A trainable array is no longer finite.")
+        self._require_one_network(now)
         self._changed = tuple(a != b for a, b in zip(self._fingerprint, now, strict=True))
         moved, total = sum(self._changed), len(now)
         if self._mode is Mode.INFERENCE and moved:
@@ -150,6 +166,10 @@ class Evidence:
         names = [name for name, moved in zip(every, self._changed, strict=True) if not moved]
         more = len(names) - MOST_NAMES
         return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+    def _proof(self) -> float:
+        """Return the proof of the last step: the mean over all processes, each of which has a part of the batch."""
+        return self._finite(mean_of(self._ranks, self._session.proof()))
 
     def _finite(self, value: float) -> float:
         if not math.isfinite(value):

@@ -1,12 +1,14 @@
 """From lists to cells: the product of everything that was asked for, as Plans in the order of the table."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import product
 
+from msgspec import UNSET, UnsetType
+
 from metalmark.errors import UsageError, did_you_mean
-from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Proving, Scalar, Settings
+from metalmark.model.plan import Budget, Device, Feed, Loader, Mode, Plan, Proving, Scalar, Settings, World
 from metalmark.model.workload import WorkloadInfo
 from metalmark.runner.values import parse_param
 
@@ -34,6 +36,10 @@ class SweepAxes:
     loaders: Sequence[Loader] = (Loader(),)
     seed: int = 0
     proof: Proving = Proving.FLAG
+    worlds: Sequence[World | UnsetType] = (UNSET,)
+    """The processes that train each cell together; unset for one."""
+    alone: Collection[tuple[str, str]] = ()
+    """Frameworks and devices that several processes can't use."""
     left_out: list[str] = field(default_factory=list)
 
 
@@ -111,15 +117,17 @@ def _of(workload: WorkloadInfo, axes: SweepAxes) -> Iterator[Plan]:
     ]
     devices = [device for framework in frameworks for device in axes.devices[framework]]
     sources = axes.data or [workload.data]
-    refuse_too_many(modes, axes.params[workload.name], axes.settings, sources, feeds, devices)
+    refuse_too_many(modes, axes.params[workload.name], axes.settings, sources, feeds, devices, axes.worlds)
     for mode, params, settings, data, (feed, loader) in product(
         modes, axes.params[workload.name], axes.settings, sources, feeds
     ):
         for framework in frameworks:
-            for device in axes.devices[framework]:
+            for device, world in product(axes.devices[framework], axes.worlds):
+                if world and (framework, str(device)) in axes.alone:
+                    continue
                 yield Plan(
                     workload=workload.name, params=params, mode=mode, framework=framework, device=device,
                     settings=settings, budget=axes.budget, data=data, target_column=axes.target_column, feed=feed,
                     loader=loader, seed=axes.seed,
-                    proof=axes.proof, workload_digest=workload.digest,
+                    proof=axes.proof, workload_digest=workload.digest, world=world,
                 )  # fmt: skip

@@ -6,7 +6,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -25,10 +24,11 @@ from metalmark.machine.sleep import SleepGap, SleepWatch
 from metalmark.machine.steering import steering_variables
 from metalmark.model.codec import read_json
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Plan
+from metalmark.model.plan import Plan, World
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry
 from metalmark.runner.ask import how_it_ended, signal_name, tail
 from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Listener, Progress, Sampled, WorkerReport, tell_all
+from metalmark.runner.world import Meeting, first_failure, start_alone, start_ranks
 from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import sensors_of
@@ -78,39 +78,44 @@ class Worker:
     module = "metalmark.runner.worker"
     progress_type: type[Progress] = Progress
 
-    def __init__(self, plan: Plan, *, repeat: int, paths: dict[str, str], folder: Path) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, *, repeat: int, paths: dict[str, str], folder: Path, meeting: Meeting | None = None
+    ) -> None:
+        """`meeting`: of ranks on several machines."""
+        self.plan, self.folder = plan, folder
         self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
         self.spawned_at_s, self.sleep = time.monotonic(), SleepWatch()
         job_path = folder / "job.json"
         write_struct(job_path, self.job(repeat, paths))
-        self._progress, progress_child = os.pipe()
+        module = [self.module, str(job_path), str(self.outcome_path)]
+        several = isinstance(plan.world, World)
+        start = start_ranks(plan, meeting, module, folder) if several else start_alone(module)
+        self._progress = start.progress
         lifeline_child, self._lifeline = os.pipe()
         self._ended, self._ended_writer = os.pipe()
         self._mark = mark()
-        self.variables = {**FRAMEWORKS[plan.framework].environment(plan.settings), "METALMARK_REPEAT": str(repeat)}
-        environment = {
-            **os.environ,
-            **self.variables,
-            PROGRESS_FD: str(progress_child),
-            LIFELINE_FD: str(lifeline_child),
-            **self._mark,
-        }
+        usual = {**FRAMEWORKS[plan.framework].environment(plan.settings), "METALMARK_REPEAT": str(repeat)}
+        self.variables = {**usual, **start.variables}
+        # Without a lifeline, ranks are ended with their group, or by the mark that all of them have.
+        pipes = {PROGRESS_FD: start.other_end, LIFELINE_FD: lifeline_child} if start.inherited else {}
+        environment = {**os.environ, **self.variables, **{name: str(fd) for name, fd in pipes.items()}, **self._mark}
         try:
             with self.output_path.open("wb") as sink:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", self.module, str(job_path), str(self.outcome_path)],
+                    start.command,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(progress_child, lifeline_child),
+                    pass_fds=tuple(pipes.values()),
                     # Ctrl-C in the terminal is ours to handle; the worker is stopped by us, in order.
                     start_new_session=True,
                 )
         finally:
-            os.close(progress_child)
             os.close(lifeline_child)
+            if start.inherited:
+                os.close(start.other_end)
+        self._held = () if start.inherited else (start.other_end,)
         self.pid = self._process.pid
         watch_group(self.pid)
         self._lost: Failed | None = None
@@ -171,8 +176,14 @@ class Worker:
         forget_group(self.pid, self._mark)
         return self._process.wait()
 
+    def first_failure(self, seen: Failed, *, oom_killed: bool) -> Failed:
+        """Return why the worker failed: of several processes, why the first did that failed."""
+        if not isinstance(self.plan.world, World):
+            return seen
+        return first_failure(self.plan, self.folder, self.output_path, seen, oom_killed=oom_killed)
+
     def close(self) -> None:
-        for fd in (self._progress, self._lifeline, self._ended, self._ended_writer):
+        for fd in (self._progress, self._lifeline, self._ended, self._ended_writer, *self._held):
             os.close(fd)
 
     def _wait(self) -> None:
@@ -222,10 +233,12 @@ def run_cell(
     paths: dict[str, str] | None = None,
     hz: float | None = 5.0,
     listeners: Sequence[Listener] = (),
+    meeting: Meeting | None = None,
 ) -> CellResult:
-    """Measure one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`."""
+    """Measure one Plan in a fresh process. Ctrl-C stops the worker and makes the cell `interrupted`. `meeting`: where
+    the processes of several machines meet; those of this one's own meet here."""
     with scratch_folder() as folder:
-        worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=folder)
+        worker = Worker(plan, repeat=repeat, paths=paths or {}, folder=folder, meeting=meeting)
         end = attend(worker, hz, tell_all(listeners))
         report: WorkerReport | Failed | None = end.gave_up
         if end.gave_up is None or end.gave_up.kind is FailureKind.TIMED_OUT:
@@ -235,10 +248,31 @@ def run_cell(
             outcome, versions = report.outcome, report.versions
         else:
             outcome, versions = report or died(end.code, worker.output_path, end.oom_killed), {}
+        if end.gave_up is None and isinstance(outcome, Failed):
+            outcome = worker.first_failure(outcome, oom_killed=end.oom_killed)
         if isinstance(outcome, Completed):
             outcome = msgspec.structs.replace(outcome, fallbacks=fallbacks(worker.output_path))
         software = worker.software(versions)
         return CellResult(outcome=outcome, software=software, telemetry=end.telemetry, note=end.gap.note)
+
+
+def run_node(
+    plan: Plan, meeting: Meeting, *, paths: dict[str, str], listeners: Sequence[Listener] = ()
+) -> Failed | None:
+    """Measure one Plan together with other machines, the first of which has the outcome. Return why it failed here."""
+    with scratch_folder() as folder:
+        worker = Worker(plan, repeat=0, paths=paths, folder=folder, meeting=meeting)
+        return node_failure(worker, attend(worker, None, tell_all(listeners)))
+
+
+def node_failure(worker: Worker, end: Attended) -> Failed | None:
+    """Return why the processes of a machine that has no outcome failed; None where they did not."""
+    if end.gave_up is not None:
+        return end.gave_up
+    if not end.code:
+        return None
+    seen = died(end.code, worker.output_path, end.oom_killed)
+    return worker.first_failure(seen, oom_killed=end.oom_killed)
 
 
 def fallbacks(output: Path) -> tuple[str, ...]:

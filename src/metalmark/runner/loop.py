@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from metalmark.backends.base import Session
+from metalmark.backends.ranks import ONE, Ranks, agreed
 from metalmark.errors import WrongResultError
 from metalmark.model.measurement import Block, Measurement
 from metalmark.model.plan import Budget
@@ -18,6 +19,9 @@ SYNC_SHARE = 0.01
 STEADY_SPREAD = 0.05
 STEADY_BLOCKS = 3
 LONG_DRAIN_S = 1e-3
+READINGS = 3
+"""How often a result is read again, to see how long reading takes by itself. A GPU that several processes share does
+it now at once and now a slice of time later."""
 MAX_STEPS_PER_BLOCK = 1_000_000
 
 Tell = Callable[[str, float | None, float | None], None]
@@ -27,9 +31,20 @@ Tell = Callable[[str, float | None, float | None], None]
 class Clock:
     """Measures one session. Reads the time only while the device is idle."""
 
-    def __init__(self, session: Session, budget: Budget, *, origin_s: float, tell: Tell, streams: bool = False) -> None:
-        """`streams`: the steps after the first are fed by the session's loader."""
+    def __init__(
+        self,
+        session: Session,
+        budget: Budget,
+        *,
+        origin_s: float,
+        tell: Tell,
+        streams: bool = False,
+        ranks: Ranks = ONE,
+    ) -> None:
+        """`streams`: the steps after the first are fed by the session's loader. `ranks`: the processes that take every
+        step together, and so must agree on how many there are."""
         self._session = session
+        self._ranks = ranks
         self._budget = budget
         self._origin_s = origin_s
         self._tell = tell
@@ -75,10 +90,9 @@ class Clock:
         proof = session.proof()
         drain_s = time.perf_counter() - end
         if drain_s > LONG_DRAIN_S:
-            # On a busy machine reading itself takes long: a second time, with nothing to wait for, tells the two apart.
-            again = time.perf_counter()
-            session.proof()
-            drain_s = max(0.0, drain_s - (time.perf_counter() - again))
+            # Where others use the machine or its GPU, reading itself takes long: again, with nothing to wait for, tells
+            # the two apart.
+            drain_s = max(0.0, drain_s - max(self._reading_s() for _ in range(READINGS)))
         # Allocators' counters: asking for them waits for nothing, and the device is idle here.
         live_bytes = session.memory().live_bytes
         self.steps_done += steps
@@ -104,7 +118,7 @@ class Clock:
         blocks = [self.block(1)]
         while True:
             last = blocks[-1]
-            steps = self._block_steps(last.elapsed_s / last.steps, sync_s)
+            steps = int(self._agreed(self._block_steps(last.elapsed_s / last.steps, sync_s)))
             if steps <= last.steps * 2:
                 break
             blocks.append(self.block(last.steps * 2))
@@ -115,14 +129,14 @@ class Clock:
             recent = [block.elapsed_s / block.steps for block in blocks[calibration:]]
             # A block of over a second averages much noise away by itself, and three of them are a long wait.
             need = STEADY_BLOCKS if blocks[-1].elapsed_s < 1 else STEADY_BLOCKS - 1
-            if len(recent) >= need and spread(recent[-need:]) <= STEADY_SPREAD:
-                return blocks, True
-            if len(recent) >= need + 2 and time.perf_counter() - began > self._budget.seconds:
-                return blocks, False
+            steady = len(recent) >= need and spread(recent[-need:]) <= STEADY_SPREAD
+            tired = len(recent) >= need + 2 and time.perf_counter() - began > self._budget.seconds
+            if self._agreed(steady or tired):
+                return blocks, steady
 
     def _fixed_steps(self, total: int, step_s: float, sync_s: float) -> list[Block]:
         largest = max(1, total // self._budget.min_blocks)
-        size = min(self._block_steps(step_s, sync_s), largest)
+        size = int(self._agreed(min(self._block_steps(step_s, sync_s), largest)))
         blocks: list[Block] = []
         done = 0
         while done < total:
@@ -132,15 +146,19 @@ class Clock:
         return blocks
 
     def _until_enough(self, step_s: float, sync_s: float) -> list[Block]:
-        size = self._block_steps(step_s, sync_s)
+        size = int(self._agreed(self._block_steps(step_s, sync_s)))
         blocks: list[Block] = []
         measured_s = 0.0
-        while len(blocks) < self._budget.min_blocks or measured_s < self._budget.seconds:
+        while self._agreed(len(blocks) < self._budget.min_blocks or measured_s < self._budget.seconds):
             blocks.append(self.block(size))
             measured_s += blocks[-1].elapsed_s
             done = min(len(blocks) / self._budget.min_blocks, measured_s / self._budget.seconds)
             self._tell("measure", min(done, 1.0), blocks[-1].elapsed_s / size)
         return blocks
+
+    def _agreed(self, value: float) -> float:
+        """Return the first process's value: what a clock decides must be the same in all."""
+        return agreed(self._ranks, value)
 
     def _block_steps(self, step_s: float, sync_s: float) -> int:
         target_s = max(BLOCK_S, sync_s / SYNC_SHARE)
@@ -154,6 +172,11 @@ class Clock:
             self._session.synchronize()
             costs.append(time.perf_counter() - begin)
         return median(costs)
+
+    def _reading_s(self) -> float:
+        begin = time.perf_counter()
+        self._session.proof()
+        return time.perf_counter() - begin
 
     def _watch_for_pending_work(self, block: Block) -> None:
         """Stop after three blocks in a row whose proof had to be waited for, rather than after an hour of draining."""

@@ -15,8 +15,10 @@ import msgspec
 
 from metalmark.backends.base import Backend
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.ranks import ONE, Ranks
 from metalmark.downloads import listening
 from metalmark.errors import MetalmarkError, UnsupportedError, WrongResultError
+from metalmark.feeds.share import for_all, local_rank, share_here
 from metalmark.feeds.source import with_data
 from metalmark.machine.durable import write_struct
 from metalmark.model.codec import read_json
@@ -25,9 +27,20 @@ from metalmark.model.plan import Feed, Mode, Plan
 from metalmark.model.run import Failed, FailureKind
 from metalmark.model.workload import Workload
 from metalmark.runner.ask import in_one_line, traceback_of
-from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Progress, WorkerReport
+from metalmark.runner.communication import world_times
+from metalmark.runner.events import (
+    LIFELINE_FD,
+    PROGRESS_FD,
+    RANKS_FOLDER,
+    Job,
+    Progress,
+    RankReport,
+    WorkerReport,
+    rank_report_path,
+)
 from metalmark.runner.evidence import Evidence
 from metalmark.runner.loop import Clock
+from metalmark.runner.world import PROGRESS
 from metalmark.scrub import printable, scrub
 from metalmark.workloads.catalog import load
 
@@ -41,7 +54,7 @@ class ProgressPipe:
 
     def __init__(self, origin_s: float) -> None:
         self._origin_s = origin_s
-        self._fd = int(os.environ.get(PROGRESS_FD, "-1"))
+        self._fd = _progress_end()
         self._wrote_s = 0.0
         self.phase = "start"
         self.began: dict[str, float] = {}
@@ -63,6 +76,15 @@ class ProgressPipe:
             os._exit(3)
 
 
+def _progress_end() -> int:
+    """Return the end of the pipe to the parent; -1 where there is none, and in all but the first of several processes
+    on a machine."""
+    folder = os.environ.get(RANKS_FOLDER)
+    if folder is None:
+        return int(os.environ.get(PROGRESS_FD, "-1"))
+    return os.open(Path(folder) / PROGRESS, os.O_WRONLY) if local_rank() == 0 else -1
+
+
 def main(job_path: str, outcome_path: str) -> None:
     die_with_parent()
     job = read_json(Path(job_path).read_bytes(), Job, source=job_path)
@@ -72,22 +94,41 @@ def main(job_path: str, outcome_path: str) -> None:
     versions: dict[str, str] = {}
     try:
         backend = FRAMEWORKS[job.plan.framework].backend()
+        # Before anything else is asked of the framework: some can't be joined later.
+        ranks = FRAMEWORKS[job.plan.framework].join(job.plan)
         versions = backend.probe().versions
         with listening(lambda share: tell("download", share)):
-            outcome: Completed | Failed = run(job, backend, tell)
+            outcome: Completed | Failed = run(job, backend, tell, ranks)
+        ranks.leave()
     except BaseException as error:  # noqa: BLE001  whatever a framework throws is this cell's outcome
         outcome = describe(error, backend, tell.phase)
-    write_struct(Path(outcome_path), WorkerReport(outcome=outcome, versions=versions))
+    report_end(job.plan, Path(outcome_path), WorkerReport(outcome=outcome, versions=versions), outcome)
 
 
-def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
-    plan = here(job.plan, job.paths)
+def report_end(plan: Plan, outcome_path: Path, report: msgspec.Struct, end: object) -> None:
+    """Write what a worker came to. Of several processes the first writes it, each says how it ended itself, and one
+    that failed says so by its exit code, so that its launcher ends the others."""
+    share = share_here(plan)
+    failure = end if isinstance(end, Failed) else None
+    if share is not None:
+        # Before the others can see that it is gone: the first to fail is the one that says so first.
+        mine = RankReport(number=share.number, at_s=time.monotonic(), failure=failure)
+        write_struct(rank_report_path(outcome_path.parent, share.number), mine)
+    if share is None or share.number == 0:
+        write_struct(outcome_path, report)
+    if share is not None and failure is not None:
+        sys.stdout.flush()
+        os._exit(1)  # a framework that waits for the others while it shuts down would hang
+
+
+def run(job: Job, backend: Backend, tell: ProgressPipe, ranks: Ranks = ONE) -> Completed:
+    plan = for_all(here(job.plan, job.paths))
     tell("build")
     workload, data = with_data(load(plan.workload, source=job.paths.get(plan.workload, "")), plan)
     with backend.open(plan, workload) as session:
         streams = plan.feed is Feed.PIPELINE
-        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=tell, streams=streams)
-        evidence = Evidence(session, clock, plan.mode, plan.proof)
+        clock = Clock(session, plan.budget, origin_s=job.spawned_at_s, tell=tell, streams=streams, ranks=ranks)
+        evidence = Evidence(session, clock, plan.mode, plan.proof, ranks=ranks)
         tell("first step")
         with explained(workload, backend, session.batch_shown):
             first_step_s = clock.first_step()
@@ -101,11 +142,13 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
         tell("proof")
         memory = session.memory()
         proof = evidence.conclude()
+        began = dict(tell.began)
+        # The last of all: steps without an exchange leave each process with other weights.
+        world = world_times(session, clock, ranks, measurement) if ranks.count > 1 else msgspec.UNSET
         flops = workload.flops(plan.params) if workload.flops else None
         if flops is not None and plan.mode is Mode.TRAINING:
             factor = workload.training_factor
             flops *= factor(plan.params) if callable(factor) else factor
-        began = tell.began
         phases = Phases(
             import_s=began["import"], build_s=began["build"], first_step_s=began["first step"],
             warmup_s=began["warm-up"], measure_s=began["measure"], end_s=began["proof"],
@@ -113,16 +156,11 @@ def run(job: Job, backend: Backend, tell: ProgressPipe) -> Completed:
         notes = (*session.notes, *(workload.notes(plan.params) if workload.notes is not None else ()))
         return Completed(
             placed_on=session.placement.device, device_name=session.placement.name, measurement=measurement,
-            proof=proof, phases=phases, memory=memory, samples_per_step=samples_per_step(plan),
+            proof=proof, phases=phases, memory=memory, samples_per_step=plan.samples_per_step,
             parameters=session.parameters, trainable_parameters=session.trainable_parameters, data=data,
             flops_per_sample=flops, notes=notes,
-            tokens_per_sample=workload.tokens(plan.params) if workload.tokens is not None else None,
+            tokens_per_sample=workload.tokens(plan.params) if workload.tokens is not None else None, world=world,
         )  # fmt: skip
-
-
-def samples_per_step(plan: Plan) -> int:
-    """A workload without a batch size counts batches."""
-    return int(plan.params.get("batch_size", 1))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from metalmark.model.run import SCHEMA, Run
 from metalmark.model.watch import WatchedRun
 from metalmark.store.damage import LARGEST, damage_of
 from metalmark.store.personal import look, without
-from metalmark.store.sqlite import NAME, RESERVED
+from metalmark.store.store import NAME, RESERVED
 
 FORMAT = "metalmark-bundle"
 VERSION = 1

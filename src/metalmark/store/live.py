@@ -1,4 +1,5 @@
-"""What runs now: one small file per running command in a folder beside the store, read by `metalmark serve`.
+"""What runs now: one small file per running command in a folder beside the store, or where this machine keeps what
+belongs to a server's, read by `metalmark serve`.
 
 The command's own process writes the file as its worker's progress comes, replaces it whole, and removes it at the end.
 A file that was left behind (kill -9) is recognised by its process, which is gone.
@@ -19,6 +20,7 @@ from metalmark.errors import FormatError
 from metalmark.machine.durable import read_whole
 from metalmark.model.codec import read_json
 from metalmark.model.run import Count, Identifier, Moment, RunKind
+from metalmark.store.address import Address, live_folder
 
 SCHEMA = 2
 MOST_BYTES = 4 << 20
@@ -129,7 +131,7 @@ class History:
 class LiveFile:
     """The file of one running command. If it can't be written, the live page lacks it; the run goes on."""
 
-    def __init__(self, store: Path, identifier: str) -> None:
+    def __init__(self, store: Address, identifier: str) -> None:
         self._path = live_folder(store) / f"{identifier}.json"
         self._misses = 0
         self.pid, self.process_s = os.getpid(), psutil.Process().create_time()
@@ -156,22 +158,17 @@ class LiveFile:
             self._path.parent.rmdir()
 
 
-def live_folder(store: Path) -> Path:
-    """Return the folder of live files, which is beside the store as SQLite's own helper files are."""
-    return store.with_name(f"{store.name}-live")
-
-
 def unit_of(name: str) -> str:
     return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
 
 
-def read_all(store: Path) -> list[LiveStatus]:
+def read_all(store: Address) -> list[LiveStatus]:
     """Return the newest first; for a while also those whose process is gone."""
     found = [status for path in live_folder(store).glob("*.json") if (status := read(path)) is not None]
     return sorted(found, key=lambda status: status.started_at, reverse=True)
 
 
-def read_one(store: Path, identifier: str) -> LiveStatus | None:
+def read_one(store: Address, identifier: str) -> LiveStatus | None:
     if not (identifier.isalnum() and identifier.isascii()):
         return None
     return read(live_folder(store) / f"{identifier}.json")
@@ -189,7 +186,7 @@ def read(path: Path) -> LiveStatus | None:
     return status
 
 
-def clear_left_behind(store: Path) -> None:
+def clear_left_behind(store: Address) -> None:
     """Remove the files of processes that are gone: a command that begins tidies up after one that was killed."""
     for path in live_folder(store).glob("*.json"):
         status = read(path)

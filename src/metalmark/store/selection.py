@@ -10,7 +10,7 @@ from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.store.bundle import read_file
 from metalmark.store.row import LINEUP, RECORD, Row, read_training
-from metalmark.store.sqlite import LIST_THEM, Store
+from metalmark.store.store import LIST_THEM, Store
 
 LAST = "last"
 FILE_ENDINGS = (".json", ".bundle", ".gz")
@@ -57,9 +57,9 @@ def select(query: str, store: Store, *, files: bool = True) -> Selection:
         if files and os.sep in query:
             raise FormatError(f"{query} is neither a file nor the folder of a training.", hint=LIST_THEM)
         if query == LAST:
-            raise UsageError(f"There is no run yet in {store.path}.", hint="Measure: metalmark bench mnist-mlp")
+            raise UsageError(f"There is no run yet in {store.address}.", hint="Measure: metalmark bench mnist-mlp")
         gone = " any more" if named is not None else ""
-        raise UsageError(f"There is no run, sweep or name {query!r}{gone} in {store.path}.", hint=LIST_THEM)
+        raise UsageError(f"There is no run, sweep or name {query!r}{gone} in {store.address}.", hint=LIST_THEM)
     whole = named is None and (query == LAST or rows[0].sweep == query.lower())
     return Selection(query=query, rows=tuple(rows), sweep=rows[0].sweep if whole else "")
 

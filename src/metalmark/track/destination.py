@@ -17,7 +17,7 @@ from msgspec import Struct
 from metalmark.errors import NotInstalledError, UsageError
 from metalmark.runner.values import expanded
 from metalmark.scrub import printable
-from metalmark.store.sqlite import store_path
+from metalmark.store.address import local_folder, store_address
 
 TRACKERS = ("mlflow", "wandb")
 PROJECT = "metalmark"
@@ -81,7 +81,7 @@ def parse_track(text: str, environment: Mapping[str, str] | None = None) -> Trac
                 hint=f"pip install 'metalmark[{tracker}]'",
             )
         if tracker == "mlflow":
-            usual = f"sqlite:///{store_path().parent.resolve() / 'mlflow.sqlite3'}"
+            usual = f"sqlite:///{local_folder(store_address()).resolve() / 'mlflow.sqlite3'}"
             uri = place or variables.get("MLFLOW_TRACKING_URI", "") or usual
             destinations.append(_mlflow(uri, variables))
             if destinations[-1].place != uri:
@@ -91,7 +91,7 @@ def parse_track(text: str, environment: Mapping[str, str] | None = None) -> Trac
             notes += [note] if note else []
             if mode != "disabled":
                 project, entity = variables.get("WANDB_PROJECT") or PROJECT, variables.get("WANDB_ENTITY", "")
-                folder = str(expanded(variables.get("WANDB_DIR") or str(store_path().parent)).resolve())
+                folder = str(expanded(variables.get("WANDB_DIR") or str(local_folder(store_address()))).resolve())
                 destinations.append(
                     Destination(tracker="wandb", place=mode, project=project, entity=entity, folder=folder)
                 )

@@ -14,7 +14,7 @@ import msgspec
 from metalmark.machine.orphans import MARK
 from metalmark.model.codec import AnyRun
 from metalmark.scrub import printable
-from metalmark.store.sqlite import store_path
+from metalmark.store.address import local_folder, store_address
 from metalmark.track import story
 from metalmark.track.destination import Destination, full_uri, parse_track
 from metalmark.track.queue import Delivery, Queue, QueueWriter, clear_sent
@@ -115,7 +115,7 @@ def start_senders(
         # Of a loop inside a worker: what is sent goes on when the worker has ended.
         environment.pop(MARK, None)
         # Offline, a run's artifacts stay where W&B staged them: that is part of the run, so it lies beside it.
-        environment.setdefault("WANDB_DATA_DIR", str(store_path().parent / "wandb" / "data"))
+        environment.setdefault("WANDB_DATA_DIR", str(local_folder(store_address()) / "wandb" / "data"))
         if destination.tracker == "mlflow":
             environment["MLFLOW_TRACKING_URI"] = uri or full_uri(destination.place)
         folders = [str(queue.folder) for queue in queues]

@@ -27,7 +27,7 @@ from metalmark.errors import FormatError, StoreError
 from metalmark.machine.durable import read_whole, write_struct
 from metalmark.model.codec import read_json, refuse_newer
 from metalmark.model.plan import Plan, Scalar
-from metalmark.store.sqlite import store_path
+from metalmark.store.address import local_folder, store_address
 from metalmark.track.destination import Destination
 from metalmark.training.folder import share_file
 
@@ -316,7 +316,7 @@ class QueueWriter:
 
 def queue_root() -> Path:
     """Return the folder of all queues, beside the store's own file."""
-    return store_path().parent / "track"
+    return local_folder(store_address()) / "track"
 
 
 def queues() -> list[Queue]:

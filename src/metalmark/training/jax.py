@@ -60,21 +60,25 @@ class JaxTrainer(JaxSession):
         self._evaluate = jax.jit(evaluate)
 
     def train_batch(self, arrays: Arrays) -> Any:
-        self._state, self._output = self._work(self._state, self._fixed, self.feeder.place(arrays))
+        batch = self.feeder.place(arrays) if self._shared is None else self._shared.batch(arrays)
+        self._state, self._output = self._work(self._state, self._fixed, batch)
         return self._output
 
     def read(self, losses: list[Any]) -> list[float]:
         return [float(value) for value in jax.device_get(losses)]
 
     def evaluate(self, arrays: Arrays) -> tuple[float, Any]:
-        loss, outputs = self._evaluate(self._state, self.feeder.place(arrays))
+        # One of several processes validates by itself.
+        state = self._state if self._shared is None else self._shared.here(self._state)
+        loss, outputs = self._evaluate(state, tuple(jax.device_put(tuple(arrays), self._home)))
         assert self._outputs_layout is not None
         return float(loss), self._outputs_layout.rebuild(map(np.asarray, outputs))
 
     def learning_rate(self) -> float:
         if self._optimizer is None:
             return 0.0
-        slots = zip(self._optimizer.variables, self._state[2], strict=True)
+        values = self._state[2] if self._shared is None else self._shared.here(self._state[2])
+        slots = zip(self._optimizer.variables, values, strict=True)
         with keras.StatelessScope(state_mapping=list(slots)):
             return float(self._optimizer.learning_rate)
 
@@ -85,7 +89,8 @@ class JaxTrainer(JaxSession):
     def load_state(self, state: State) -> None:
         names = [name for group in self._names for name in group]
         leaves = [jnp.asarray(array) for array in arrays_of(state, names)]
-        self._state = jax.device_put(jax.tree.unflatten(jax.tree.structure(self._state), leaves), self._home)
+        whole = jax.tree.unflatten(jax.tree.structure(self._state), leaves)
+        self._state = jax.device_put(whole, self._home) if self._shared is None else self._shared.state(whole)
 
 
 class JaxTraining(JaxBackend):

@@ -11,7 +11,8 @@ from metalmark.machine.orphans import scratch_folder
 from metalmark.model.run import Failed, FailureKind, Telemetry, now_utc
 from metalmark.model.training import Ending, TrainingRun, TrainingSession
 from metalmark.runner.events import Ended, Event, Listener, Started, TrainingProgress, tell_all
-from metalmark.runner.launch import Worker, attend, died, fallbacks, read_report
+from metalmark.runner.launch import Worker, attend, died, fallbacks, node_failure, read_report
+from metalmark.runner.world import Meeting
 from metalmark.training.folder import Request, TrainingJob, TrainingReport, write_record, write_request
 
 UNFINISHED = Telemetry(hz=None, absent={"all": "this session was killed, or still runs"})
@@ -21,9 +22,11 @@ class TrainingWorker(Worker):
     module = "metalmark.training.worker"
     progress_type = TrainingProgress
 
-    def __init__(self, request: Request, *, session: int, out: Path, folder: Path) -> None:
+    def __init__(
+        self, request: Request, *, session: int, out: Path, folder: Path, meeting: Meeting | None = None
+    ) -> None:
         self._request, self._session, self._out = request, session, out
-        super().__init__(request.plan, repeat=request.repeat, paths=request.paths, folder=folder)
+        super().__init__(request.plan, repeat=request.repeat, paths=request.paths, folder=folder, meeting=meeting)
 
     def job(self, repeat: int, paths: dict[str, str]) -> msgspec.Struct:  # noqa: ARG002
         return TrainingJob(
@@ -50,12 +53,20 @@ class RunKeeper:
         write_record(self._folder, self.run)
 
 
-def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequence[Listener] = ()) -> TrainingRun:
-    """Run one session in a fresh process. Ctrl-C stops the worker and makes the run `interrupted`."""
+def train(
+    request: Request,
+    run: TrainingRun,
+    folder: Path,
+    *,
+    listeners: Sequence[Listener] = (),
+    meeting: Meeting | None = None,
+) -> TrainingRun:
+    """Run one session in a fresh process. Ctrl-C stops the worker and makes the run `interrupted`. `meeting`: where the
+    processes of several machines meet."""
     keeper = RunKeeper(run, folder, listeners)
     write_request(folder, request)
     with scratch_folder() as scratch, kept_awake() as sleepy:
-        worker = TrainingWorker(request, session=len(run.sessions), out=folder, folder=scratch)
+        worker = TrainingWorker(request, session=len(run.sessions), out=folder, folder=scratch, meeting=meeting)
         session = TrainingSession(
             started_at=now_utc(),
             first_epoch=len(run.epochs) + 1,
@@ -73,6 +84,8 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
             end = report.ending if isinstance(report, TrainingReport) else report
         else:
             end = attended.gave_up or died(attended.code, worker.output_path, attended.oom_killed)
+        if attended.gave_up is None and isinstance(end, Failed):
+            end = worker.first_failure(end, oom_killed=attended.oom_killed)
         ending = end if isinstance(end, Ending) else Ending.FAILED
         if isinstance(end, Failed) and end.kind is FailureKind.INTERRUPTED:
             ending = Ending.INTERRUPTED
@@ -91,3 +104,10 @@ def train(request: Request, run: TrainingRun, folder: Path, *, listeners: Sequen
         )
     keeper.tell(Ended(run=keeper.run))
     return keeper.run
+
+
+def take_part(request: Request, meeting: Meeting, *, listeners: Sequence[Listener] = ()) -> Failed | None:
+    """Train together with other machines, the first of which keeps the run. Return why it failed here."""
+    with scratch_folder() as scratch, kept_awake():
+        worker = TrainingWorker(request, session=0, out=scratch, folder=scratch, meeting=meeting)
+        return node_failure(worker, attend(worker, None, tell_all(listeners)))

@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
+from metalmark.backends.ranks import ONE, Ranks, agreed
 from metalmark.data.dataset import Dataset, Part, Stream
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays
 from metalmark.model.plan import Plan
 from metalmark.model.run import Absent
-from metalmark.model.training import Ending, Epoch
+from metalmark.model.training import Ending, Epoch, RankEpoch
 from metalmark.model.workload import Task, Workload
 from metalmark.training import samples
 from metalmark.training.base import State, Trainer
@@ -37,6 +39,7 @@ from metalmark.training.running_epoch import RunningEpoch
 BEGIN = "begin."
 """Leads the names of generators as they were when an epoch began, in a checkpoint within it."""
 NOT_VALIDATED = "the recipe has a step of its own and neither `loss`, `validate` nor `metrics`, so nothing is validated"
+VALIDATED_BY_THE_FIRST = "the first process validates"
 NOTHING_TO_VALIDATE = "there are no samples to validate on"
 
 
@@ -54,11 +57,13 @@ class Loop:
         workers: int,
         tell: Teller,
         now: Callable[[], float] = time.perf_counter,
+        ranks: Ranks = ONE,
     ) -> None:
-        """`now` counts from the start of this process, as telemetry does."""
+        """`now` counts from the start of this process, as telemetry does. `ranks`: the processes that train together.
+        The first of them validates, writes checkpoints and decides when to stop."""
         self._trainer, self._workload, self._plan, self._dataset = trainer, workload, plan, dataset
         self._request, self._folder, self._session, self._workers = request, folder, session, workers
-        self._tell, self._now = tell, now
+        self._tell, self._now, self._ranks = tell, now, ranks
         self._sizes: set[int] = set()
         self._state: State = {}
         """A checkpoint's, while the epoch in whose middle it was written is opened."""
@@ -109,13 +114,18 @@ class Loop:
 
     def run(self) -> Ending:
         epochs, partial = self.resume()
-        while (end := ending(epochs, self._request.goal)) is None:
+        while (end := self._agreed_ending(epochs)) is None:
             epochs.append(self._epoch(epochs, partial))
             partial = None
             self._save(epochs)
             # Told after it is on the disk: what a reader has seen, a resumed training has too.
             self._tell.ended(epochs[-1], self._step)
         return end
+
+    def _agreed_ending(self, epochs: list[Epoch]) -> Ending | None:
+        """Return whether and why it is over, as the first process finds: only that one has validated."""
+        endings: list[Ending | None] = [None, *Ending]
+        return endings[int(agreed(self._ranks, endings.index(ending(epochs, self._request.goal))))]
 
     def _epoch(self, epochs: list[Epoch], partial: PartialEpoch | None) -> Epoch:
         number, trainer, clock = len(epochs) + 1, self._trainer, time.perf_counter
@@ -169,8 +179,15 @@ class Loop:
             accuracy=figures.accuracy, top5=figures.top5, metrics=figures.metrics, validation_samples=figures.samples,
             learning_rate=trainer.learning_rate(), input_s=running.input_s, compute_s=running.compute_s,
             first_steps_s=running.first_s, first_steps_samples=running.first_samples, validation_s=validated - before,
-            checkpoint_s=running.checkpoint_s,
+            checkpoint_s=running.checkpoint_s, ranks=self._rank_epochs(running),
         )  # fmt: skip
+
+    def _rank_epochs(self, running: "RunningEpoch") -> tuple[RankEpoch, ...] | UnsetType:
+        """Return the times of all processes. All must call it."""
+        if self._ranks.count == 1:
+            return UNSET
+        rows = self._ranks.gather([running.input_s, running.compute_s])
+        return tuple(RankEpoch(number=number, input_s=row[0], compute_s=row[1]) for number, row in enumerate(rows))
 
     @contextmanager
     def _batches(self, running: "RunningEpoch") -> Iterator[Iterator[Arrays]]:
@@ -226,8 +243,8 @@ class Loop:
 
     def _validate(self, number: int) -> Figures:
         part, tally = self._dataset.validation, self._new_tally()
-        if part is None or self._unvalidated:
-            unknown = Absent(self._unvalidated)
+        if part is None or self._unvalidated or self._ranks.number:
+            unknown = Absent(self._unvalidated or VALIDATED_BY_THE_FIRST)
             return Figures(unknown, unknown, unknown, {}, 0)
         total, goal = self.count(part), self._request.goal
         opened = samples.open_pass(self._workload, self._trainer.recipe, self._plan, part, None, self._workers)
@@ -271,6 +288,8 @@ class Loop:
             load_generators(state)
 
     def _save(self, epochs: list[Epoch]) -> None:
+        if self._ranks.number:
+            return
         begin = time.perf_counter()
         what = self._checkpoint(epochs, schema=WHOLE_EPOCHS)
         if best(epochs, self._request.goal.monitor) is epochs[-1]:
@@ -283,6 +302,8 @@ class Loop:
 
     def _save_within(self, epochs: list[Epoch], running: "RunningEpoch") -> float:
         """Write where an epoch is, and return how many seconds that took."""
+        if self._ranks.number:
+            return 0.0
         begin = time.perf_counter()
         what = self._checkpoint(epochs, schema=CHECKPOINT_SCHEMA, partial=running.partial())
         kept = {f"{BEGIN}{name}": array for name, array in running.begin_state.items()}

@@ -7,9 +7,11 @@ from mlx import core as mx
 from mlx.utils import tree_flatten
 
 from metalmark.backends.mlx import HALF, MlxBackend, MlxSession, as_float32, cast
+from metalmark.backends.mlx_world import mean_loss
 from metalmark.backends.outputs import call, given_loss, scores, validated
 from metalmark.errors import FormatError
 from metalmark.feeds.leaves import Arrays
+from metalmark.feeds.share import share_here
 from metalmark.model.nest import flatten, map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
@@ -19,10 +21,14 @@ from metalmark.training.base import State, optimizer_prefix, with_prefix
 class MlxTrainer(MlxSession):
     def __init__(self, plan: Plan, workload: Workload) -> None:
         super().__init__(plan, workload)
-        self._half = HALF.get(plan.settings.dtype)
+        self._half, self._share = HALF.get(plan.settings.dtype), share_here(plan)
 
     def train_batch(self, arrays: Arrays) -> Any:
+        if self._share is not None:
+            arrays, self._weight = self._share.part(arrays)
         (loss,) = self._work(self.feeder.place(arrays))
+        if self._share is not None:
+            loss = mean_loss(loss, self._weight)
         # Nothing has run until here: without this, steps would pile up as one ever longer graph.
         mx.eval(loss, self._state)
         return loss

@@ -22,6 +22,7 @@ from metalmark.feeds.source import (
     finished,
     made_ahead,
     passes_of,
+    refuse_shared,
     refuse_workers,
     synthetic_dataset,
 )
@@ -45,7 +46,10 @@ def dataset_of(workload: Workload, plan: Plan) -> Dataset:
         )
     if plan.data == SYNTHETIC and workload.datasets:
         return synthetic_dataset(workload, plan)
-    return find_dataset(workload, plan, validated=True)
+    dataset = find_dataset(workload, plan, validated=True)
+    if isinstance(dataset.train, Stream):
+        refuse_shared(dataset.train, plan)
+    return dataset
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from metalmark.backends.keras_common import call_arguments, loss_of
 from metalmark.backends.outputs import scores, validated
 from metalmark.backends.tensorflow import TensorflowBackend, TensorflowSession
 from metalmark.feeds.leaves import Arrays
+from metalmark.feeds.share import share_here
 from metalmark.model.nest import Layout, flatten
 from metalmark.model.plan import DeviceKind, Plan
 from metalmark.model.workload import Workload
@@ -20,10 +21,13 @@ TOGETHER = 64
 
 
 class TensorflowTrainer(TensorflowSession):
+    shares_loss = True
+
     def __init__(self, plan: Plan, workload: Workload) -> None:
         super().__init__(plan, workload)
         recipe, rebuild = self.recipe, self.layout.rebuild
-        loss_function = loss_of(recipe)
+        self._share = share_here(plan)
+        loss_function = loss_of(recipe, plan.processes)
         self._outputs_layout: Layout | None = None
 
         def judge(batch: Any) -> tuple[Any, Any]:
@@ -38,6 +42,8 @@ class TensorflowTrainer(TensorflowSession):
         self._evaluate = tf.function(evaluate, jit_compile=plan.settings.compile)
 
     def train_batch(self, arrays: Arrays) -> Any:
+        if self._share is not None:
+            arrays, self._weight = self._share.part(arrays)
         self._output = self._work(*self._placed(arrays))
         return self._output[0]
 
@@ -53,7 +59,10 @@ class TensorflowTrainer(TensorflowSession):
         return float(loss.numpy()), self._outputs_layout.rebuild(output.numpy() for output in outputs)
 
     def learning_rate(self) -> float:
-        return float(self._optimizers[0].learning_rate) if self._optimizers else 0.0
+        if not self._optimizers:
+            return 0.0
+        rate = self._optimizers[0].learning_rate
+        return float(getattr(rate, "value", rate).numpy())
 
     def state(self) -> State:
         variables, names = self._variables()

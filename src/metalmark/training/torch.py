@@ -10,7 +10,9 @@ import torch
 from metalmark.backends.outputs import call, given_loss, scores, validated
 from metalmark.backends.torch import TorchBackend, TorchSession
 from metalmark.backends.torch_devices import TorchDevice
+from metalmark.backends.torch_world import mean_loss
 from metalmark.feeds.leaves import Arrays
+from metalmark.feeds.share import share_here
 from metalmark.model.nest import map_leaves
 from metalmark.model.plan import Plan
 from metalmark.model.workload import Workload
@@ -20,11 +22,16 @@ from metalmark.training.base import State, optimizer_prefix, with_prefix
 class TorchTrainer(TorchSession):
     def __init__(self, plan: Plan, workload: Workload, device: torch.device, kind: TorchDevice) -> None:
         super().__init__(plan, workload, device, kind)
-        self._cast = self._autocast(plan.settings)
+        self._cast, self._share = self._autocast(plan.settings), share_here(plan)
+        self._is_captured = plan.settings.graph
 
     def train_batch(self, arrays: Arrays) -> torch.Tensor:
-        loss: torch.Tensor = self._work(self.feeder.place(arrays))
-        return loss
+        if self._share is None:
+            loss: torch.Tensor = self._work(self.feeder.place(arrays))
+            # A captured step writes each loss to the same place, and losses are read many steps later.
+            return loss.clone() if self._is_captured else loss
+        part, self._weight = self._share.part(arrays)
+        return mean_loss(self._work(self.feeder.place(part)), self._weight)
 
     def read(self, losses: list[torch.Tensor]) -> list[float]:
         return [float(value) for value in torch.stack(losses).float().cpu().tolist()]

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import cast
 
 from metalmark.backends.base import Backend
+from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.ranks import ONE, Ranks
 from metalmark.data.dataset import classes_of
 from metalmark.downloads import listening
+from metalmark.feeds.share import for_all
 from metalmark.machine import cpu
 from metalmark.machine.cgroup import limits
-from metalmark.machine.durable import write_struct
 from metalmark.model.codec import read_json
 from metalmark.model.run import DeviceMemory, Failed
 from metalmark.model.training import Ending, Epoch, TrainingSetup
 from metalmark.runner.events import TrainingProgress
-from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here
+from metalmark.runner.worker import PROGRESS_EVERY_S, ProgressPipe, describe, die_with_parent, here, report_end
 from metalmark.training import samples
 from metalmark.training.base import Training
 from metalmark.training.folder import TrainingJob, TrainingReport
@@ -59,16 +61,18 @@ def main(job_path: str, outcome_path: str) -> None:
     ending: Ending | Failed
     try:
         training = import_module(f"metalmark.training.{job.request.plan.framework}").TRAINING
+        ranks = FRAMEWORKS[job.request.plan.framework].join(job.request.plan)
         with listening(lambda share: tell("download", share)):
-            ending, memory = run(job, training, tell)
+            ending, memory = run(job, training, tell, ranks)
+        ranks.leave()
     except BaseException as error:  # noqa: BLE001  whatever a framework throws is this training's end
         ending = describe(error, cast("Backend | None", training), tell.phase)
-    write_struct(Path(outcome_path), TrainingReport(ending=ending, memory=memory))
+    report_end(job.request.plan, Path(outcome_path), TrainingReport(ending=ending, memory=memory), ending)
 
 
-def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Ending, DeviceMemory]:
+def run(job: TrainingJob, training: Training, tell: TrainingPipe, ranks: Ranks = ONE) -> tuple[Ending, DeviceMemory]:
     request = job.request
-    plan = here(request.plan, request.paths)
+    plan = for_all(here(request.plan, request.paths))
     tell("data")
     workload = load(plan.workload, source=request.paths.get(plan.workload, ""))
     dataset = samples.limited(samples.dataset_of(workload, plan), request.goal.limit_samples)
@@ -79,7 +83,7 @@ def run(job: TrainingJob, training: Training, tell: TrainingPipe) -> tuple[Endin
         workers = samples.choose_workers(request.goal.workers, dataset.train, first, cores)
         loop = Loop(
             trainer, workload, plan, dataset, request, folder=Path(job.folder), session=job.session,
-            workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s,
+            workers=workers, tell=tell, now=lambda: time.monotonic() - job.spawned_at_s, ranks=ranks,
         )  # fmt: skip
         task = loop.check(first)
         validation = dataset.validation

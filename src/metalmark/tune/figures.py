@@ -11,6 +11,9 @@ from metalmark.results.cells import Cell
 from metalmark.results.derived import Cost, derive
 from metalmark.stats.difference import Difference, difference, typical
 
+EXCESS_POWER = 4.0
+"""What needs twice the memory that is allowed counts as 16 times as slow: a search then first finds what fits."""
+
 
 def completed(runs: Sequence[BenchRun]) -> list[BenchRun]:
     return [run for run in runs if isinstance(run.outcome, Completed)]
@@ -30,7 +33,19 @@ def figures_of(runs: Sequence[BenchRun], request: TuningRequest) -> list[list[fl
 def value_of(runs: Sequence[BenchRun], request: TuningRequest) -> float | None:
     """Return the one figure of some settings; None: they could not be measured."""
     found = figures_of(runs, request)
-    return None if isinstance(found, Absent) or not found or failure_of(runs) else typical(found)
+    if isinstance(found, Absent) or not found or failure_of(runs):
+        return None
+    penalty: float = excess_of(runs, request) ** EXCESS_POWER
+    return typical(found) * penalty
+
+
+def excess_of(runs: Sequence[BenchRun], request: TuningRequest) -> float:
+    """Return how many times as much memory as is allowed they need; 1 where that is no more, or nobody knows."""
+    done = completed(runs)
+    if not done or request.memory_limit_bytes is None:
+        return 1.0
+    needed = Cell(plan=done[0].plan, records=tuple(done)).memory_bytes
+    return max(1.0, (needed or 0) / request.memory_limit_bytes)
 
 
 def compared(baseline: Sequence[BenchRun], runs: Sequence[BenchRun], request: TuningRequest) -> Difference | None:

@@ -1,9 +1,11 @@
 """The search: which settings to try next, from what those tried so far have gained. Pure functions on numbers.
 
-First each option is added to the best so far, the one that should gain most first: that is the ladder. Then a model of
-how options act alone and in pairs says which other combination has the best chance of being better still, until none
-has. The model is a Gaussian process over combinations, which for so few numbers is a page of linear algebra;
-`benchmarks/tuner_regret.py` weighs it against Optuna.
+First each option is added to the best so far, the one that should gain most first: that is the ladder. A strong option
+that gained little when it came is tried once more when others have helped: where a GPU waits for its host, what makes
+the GPU faster shows only after something has relieved the host. Then a model of how options act alone and in pairs says
+which other combination has the best chance of being better still, until none has. The model is a Gaussian process over
+combinations, which for so few numbers is a page of linear algebra; `benchmarks/tuner_regret.py` weighs it against
+Optuna.
 """
 
 import math
@@ -21,6 +23,8 @@ ALONE, PAIR, NOISE = 0.35, 0.15, 0.02
 two of them do together beyond that, and of one short measurement."""
 WORTH = 0.01
 """The least gain for which an option is kept: a hundredth."""
+STRONG = 0.2
+"""What is expected of an option, as a logarithm, from which on it gets a second chance."""
 HOPE = 0.006
 """The search ends where no combination is expected to improve on the best by more."""
 MOST_CHANGED_AXES = 2
@@ -43,6 +47,8 @@ class TuningOption(Struct, frozen=True, kw_only=True):
     """The logarithm of the gain that it usually has where it helps: what is tried first, and no more."""
     needs: str = ""
     """The option without which this one has no meaning, such as a mode of the compiler."""
+    cost: float = 1.0
+    """How many times as long a trial takes with it as without it."""
 
 
 class Search:
@@ -51,6 +57,8 @@ class Search:
     def __init__(self, options: Sequence[TuningOption]) -> None:
         self._options = {option.name: option for option in sorted(options, key=lambda each: -each.expected)}
         self._waiting = list(self._options)
+        self._left_out: set[str] = set()
+        self._had_second_chance: set[str] = set()
         self.values: dict[Candidate, float | None] = {}
         """What the goal makes smaller, by combination; None: it failed."""
         self.climbed: list[Candidate] = []
@@ -61,11 +69,14 @@ class Search:
         if BASELINE not in self.values:
             return BASELINE
         while self._waiting:
+            if self._options[self._waiting[0]].expected < STRONG:
+                self._give_second_chances()
             added = self._with(self.best, self._waiting[0])
             if added is not None and added not in self.values and not self._is_hopeless(added):
                 return added
             self._waiting.pop(0)
-        return self._most_promising()
+        self._give_second_chances()
+        return self.propose() if self._waiting else self._most_promising()
 
     def tell(self, candidate: Candidate, value: float | None) -> None:
         """Say what a combination came to; None: it could not be measured."""
@@ -93,6 +104,18 @@ class Search:
             feed=next((change.feed for change in changes if change.feed is not None), None),
         )
 
+    def cost(self, candidate: Candidate) -> float:
+        """Return how many times as long a trial of it takes as others do."""
+        return max((self._options[name].cost for name in candidate), default=1.0)
+
+    def leave_out(self, name: str) -> None:
+        """Propose nothing with this option any more."""
+        self._left_out.add(name)
+        self._waiting = [each for each in self._waiting if each != name]
+
+    def costliest(self, candidate: Candidate) -> str:
+        return max(candidate, key=lambda name: self._options[name].cost)
+
     def axis(self, name: str) -> str:
         """Return the setting that an option is a value of."""
         return self._options[name].axis
@@ -107,6 +130,17 @@ class Search:
         while inner := [each for each in measured if each < chain[-1]]:
             chain.append(max(inner, key=lambda each: (len(each), -(self.values[each] or 0.0))))
         return [BASELINE, *reversed([each for each in chain if each])] if best else [BASELINE]
+
+    def _give_second_chances(self) -> None:
+        """Let strong options wait again, once, that are not in the best and should be no worse than what is."""
+        chosen = {self._options[name].axis: self._options[name].expected for name in self.best}
+        again = [
+            name for name, option in self._options.items()
+            if option.expected >= max(STRONG, chosen.get(option.axis, 0.0))
+            and name not in self._had_second_chance | self.best | self._left_out
+        ]  # fmt: skip
+        self._had_second_chance.update(name for name in self._options if self._options[name].expected >= STRONG)
+        self._waiting = [*again, *self._waiting]
 
     def _with(self, candidate: Candidate, name: str) -> Candidate | None:
         option = self._options[name]
@@ -137,7 +171,7 @@ class Search:
         open_to_us = [
             each
             for each in dict.fromkeys(self._neighbours())
-            if each not in self.values and not self._is_hopeless(each)
+            if each not in self.values and not each & self._left_out and not self._is_hopeless(each)
         ]
         if not open_to_us or not self.values[BASELINE]:
             return None

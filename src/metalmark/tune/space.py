@@ -36,6 +36,7 @@ class OptionEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     needs: str = ""
     instead_of: str = ""
     goals: tuple[TuningGoal, ...] = SPEED
+    cost: float = 1.0
 
 
 class Space(Struct, frozen=True, kw_only=True):
@@ -63,8 +64,10 @@ def space_of(
     machine: Machine,
     waiting_share: float = 0.0,
     fixed: Collection[str] = (),
+    tight: bool = False,
 ) -> Space:
-    """Return the options for a plan on a type of device. `waiting_share`: of a step, what it waits for its loader."""
+    """Return the options for a plan on a type of device. `waiting_share`: of a step, what it waits for its loader.
+    `tight`: the plan needs more memory than it may, so what saves memory is tried whatever the goal."""
     options: list[TuningOption] = []
     left_out: list[str] = []
     refused: set[str] = set()
@@ -72,7 +75,7 @@ def space_of(
     busy_share = 1.0 - waiting_share
     for entry in entries():
         expected = entry.expected.get(device_type)
-        if expected is None or not _applies(entry, plan, goal):
+        if expected is None or not _applies(entry, plan, goal, tight=tight):
             continue
         if entry.axis in fixed:
             left_out.append(f"{entry.name}: --keep {entry.axis}")
@@ -88,7 +91,7 @@ def space_of(
             continue
         options.append(
             TuningOption(
-                name=entry.name, axis=entry.axis, change=change, needs=entry.needs,
+                name=entry.name, axis=entry.axis, change=change, needs=entry.needs, cost=entry.cost,
                 expected=expected * (1.0 if entry.loader else busy_share),
             )
         )  # fmt: skip
@@ -108,8 +111,9 @@ def unsupported(plan: Plan, change: PlanChange, device_type: str) -> str:
     return ""
 
 
-def _applies(entry: OptionEntry, plan: Plan, goal: TuningGoal) -> bool:
-    if plan.framework not in entry.frameworks or goal not in entry.goals:
+def _applies(entry: OptionEntry, plan: Plan, goal: TuningGoal, *, tight: bool) -> bool:
+    wanted = goal in entry.goals or (tight and TuningGoal.MEMORY in entry.goals)
+    if plan.framework not in entry.frameworks or not wanted:
         return False
     if entry.loader and plan.feed is not Feed.PIPELINE:
         return False

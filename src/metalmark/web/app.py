@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,6 +14,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metalmark.errors import FormatError, MetalmarkError, StoreError, UsageError
+from metalmark.store.address import Address
 from metalmark.web.compare_page import compare_page
 from metalmark.web.guard import Guard, Rules, is_loopback, rules_for
 from metalmark.web.live_page import live_now, live_page, status_now, status_page
@@ -27,7 +27,7 @@ ANYWHERE = {"0.0.0.0", "::", ""}
 HALF_OPEN_S = 10.0
 """How long a client may take to send a whole request."""
 
-Answer = Callable[[Request, Path], Response]
+Answer = Callable[[Request, Address], Response]
 
 PAGES: dict[str, Answer] = {
     "/": runs_page,
@@ -42,12 +42,12 @@ PAGES: dict[str, Answer] = {
 }
 
 
-def make_app(store_path: Path, rules: Rules) -> Guard:
+def make_app(store_address: Address, rules: Rules) -> Guard:
     """Return the application. It opens the store for each page, read-only, so that new runs are on the next one."""
 
     def route(path: str, answer: Answer) -> Route:
         def endpoint(request: Request) -> Response:
-            return answer(request, store_path)
+            return answer(request, store_address)
 
         return Route(path, endpoint, methods=["GET"])
 
@@ -56,7 +56,7 @@ def make_app(store_path: Path, rules: Rules) -> Guard:
     return Guard(Starlette(routes=routes, exception_handlers=handlers), rules)  # type: ignore[arg-type]
 
 
-def _static(request: Request, _store_path: Path) -> Response:
+def _static(request: Request, _store_address: Address) -> Response:
     if (found := static_file(request.path_params["name"])) is None:
         raise HTTPException(404)
     return Response(found[0], media_type=f"{found[1]}; charset=utf-8")
@@ -122,7 +122,7 @@ class Server:
     """It is bound when it is made, so that the address printed is right; `run` returns when it is told to stop."""
 
     def __init__(
-        self, store: Path, *, host: str, port: int | None, ask: bool, half_open_s: float = HALF_OPEN_S
+        self, store: Address, *, host: str, port: int | None, ask: bool, half_open_s: float = HALF_OPEN_S
     ) -> None:
         self._half_open_s = half_open_s
         self._host, self._socket = host, _bind(host, port)

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -17,13 +16,14 @@ from metalmark.results.comparison import Comparison
 from metalmark.results.measured import Measured, measured_of
 from metalmark.results.pairing import shown
 from metalmark.results.sides import PUBLISHED, comparable_keys, runs_of
-from metalmark.store.sqlite import Store
+from metalmark.store.address import Address
+from metalmark.store.store import Store
 from metalmark.web.shell import left_out, render, respond
 
 MOST_RUNS = 60
 
 
-def compare_page(request: Request, store_path: Path) -> HTMLResponse:
+def compare_page(request: Request, store_address: Address) -> HTMLResponse:
     asked = request.query_params
     queries = list(dict.fromkeys(query.strip() for query in asked.getlist("run") if query.strip()))
     by = [key for key in asked.getlist("by") if key]
@@ -32,7 +32,7 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
     if len(queries) > MOST_RUNS:
         raise UsageError(f"{len(queries)} runs are too many for one page.", hint=f"Choose {MOST_RUNS} at most.")
     damaged: list[MetalmarkError] = []
-    queries = _ordered(queries, asked.get("base", ""), store_path)
+    queries = _ordered(queries, asked.get("base", ""), store_address)
     anyway, target = "anyway" in asked, asked.get("target", "").strip().removesuffix("%").strip()
     # The same comparison in a terminal, quoted, since it is there to be copied into a shell.
     words = [*queries, *(["--by", ",".join(by)] if by else []), *(["--anyway"] if anyway else [])]
@@ -42,13 +42,13 @@ def compare_page(request: Request, store_path: Path) -> HTMLResponse:
     try:
         accuracy = _accuracy(target)
         compared = compare(
-            *queries, by=by, anyway=anyway, target_accuracy=accuracy, store=store_path, files=False,
+            *queries, by=by, anyway=anyway, target_accuracy=accuracy, store=store_address, files=False,
             on_damaged=damaged.append,
         )  # fmt: skip
         found, refused, subtitle = list(compared), compared.refused, f"against {compared.sides[0].name}"
         cells = [cell for side in compared.sides for cell in side.cells]
     except UsageError as error:
-        cells, refused, status = _cells(queries, store_path), (error,), 400
+        cells, refused, status = _cells(queries, store_address), (error,), 400
     body = render(
         "compare.html", words=queries, by=by, anyway=anyway, target=target, keys=compare_choices(cells),
         trainings=any(cell.kind is RunKind.TRAINING for cell in cells), refused=refused,
@@ -64,13 +64,13 @@ def _accuracy(text: str) -> float | None:
         raise UsageError(f"{text!r} is not an accuracy.", hint="Give a share (0.86) or a percentage (86).") from None
 
 
-def _ordered(queries: list[str], base: str, store_path: Path) -> list[str]:
+def _ordered(queries: list[str], base: str, store_address: Address) -> list[str]:
     """The chosen baseline first, else the oldest: what is new is compared with what was."""
     if base in queries:
         return [base, *(query for query in queries if query != base)]
     if len(queries) < 2:
         return queries
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         runs = {query: _runs_of(query, store) for query in queries if query != PUBLISHED}
     began = {query: min(run.started_at for run in found) for query, found in runs.items()}
     return sorted(queries, key=lambda query: began.get(query, "~"))
@@ -81,9 +81,9 @@ def _runs_of(query: str, store: Store) -> list[AnyRun]:
     return runs_of(query, store, files=False, on_error=lambda _: None)
 
 
-def _cells(queries: Sequence[str], store_path: Path) -> list[Measured]:
+def _cells(queries: Sequence[str], store_address: Address) -> list[Measured]:
     """What the form offers choices of, where nothing could be compared yet."""
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         try:
             runs = [_runs_of(query, store) for query in queries if query != PUBLISHED]
         except UsageError:

@@ -1,13 +1,12 @@
 """What runs now: drawn by the server, and fetched again each second by a small script, or by a link."""
 
-from pathlib import Path
-
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.model.run import RunKind
 from metalmark.report.text.units import duration, reading
+from metalmark.store.address import Address
 from metalmark.store.live import LiveStatus, Trace, read_all, read_one
 from metalmark.web.run_page import address_of
 from metalmark.web.shell import LIVE_SCRIPT, render, respond
@@ -19,31 +18,31 @@ FIRST = ("throughput", "_power", "_memory", "_utilisation")
 """What people look for most comes first."""
 
 
-def live_page(_request: Request, store_path: Path) -> HTMLResponse:
-    body = render("live.html", now=render("live_list.html", found=read_all(store_path)), address="/live/now")
+def live_page(_request: Request, store_address: Address) -> HTMLResponse:
+    body = render("live.html", now=render("live_list.html", found=read_all(store_address)), address="/live/now")
     return respond("Running now", body, script=LIVE_SCRIPT, here="Running now")
 
 
-def live_now(_request: Request, store_path: Path) -> HTMLResponse:
-    return HTMLResponse(str(render("live_list.html", found=read_all(store_path))))
+def live_now(_request: Request, store_address: Address) -> HTMLResponse:
+    return HTMLResponse(str(render("live_list.html", found=read_all(store_address))))
 
 
-def status_page(request: Request, store_path: Path) -> HTMLResponse:
+def status_page(request: Request, store_address: Address) -> HTMLResponse:
     identifier = request.path_params["id"]
-    title, now = _one(store_path, identifier)
+    title, now = _one(store_address, identifier)
     body = render("live.html", now=now, address=f"/live/{identifier}/now")
     return respond(title, body, script=LIVE_SCRIPT)
 
 
-def status_now(request: Request, store_path: Path) -> HTMLResponse:
-    return HTMLResponse(str(_one(store_path, request.path_params["id"])[1]))
+def status_now(request: Request, store_address: Address) -> HTMLResponse:
+    return HTMLResponse(str(_one(store_address, request.path_params["id"])[1]))
 
 
-def _one(store_path: Path, identifier: str) -> tuple[str, Markup]:
-    status = read_one(store_path, identifier)
+def _one(store_address: Address, identifier: str) -> tuple[str, Markup]:
+    status = read_one(store_address, identifier)
     if status is not None:
         return f"{status.kind.value.capitalize()} {status.id}", _status(status)
-    return f"Ended: {identifier}", render("live_over.html", address=address_of(identifier, store_path))
+    return f"Ended: {identifier}", render("live_over.html", address=address_of(identifier, store_address))
 
 
 def _status(status: LiveStatus) -> Markup:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -32,10 +31,11 @@ from metalmark.report.text.units import count, moment
 from metalmark.results.ceilings import NO_CEILINGS, ceilings_of
 from metalmark.results.cells import cells_of
 from metalmark.results.measured import measured_of
+from metalmark.store.address import Address
 from metalmark.store.live import read_all, read_one
 from metalmark.store.row import Row
 from metalmark.store.selection import select
-from metalmark.store.sqlite import Store
+from metalmark.store.store import Store
 from metalmark.web.compare_page import compare_choices
 from metalmark.web.shell import left_out, render, respond
 from metalmark.workloads.ceiling import COPY, MATMUL
@@ -69,11 +69,11 @@ class Drawings:
 DRAWINGS = Drawings()
 
 
-def runs_page(request: Request, store_path: Path) -> HTMLResponse:
+def runs_page(request: Request, store_address: Address) -> HTMLResponse:
     query = request.query_params
     text = query.get("q", "")[:MOST_CHARACTERS]
     chosen = list(dict.fromkeys(identifier for identifier in query.getlist("run") if identifier))[:MOST_CHOSEN]
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         page = store.page(text.split(), before=query.get("before", ""), after=query.get("after", ""), limit=ROWS)
         total, names = store.count(), store.names()
     lines = [_line(row, names, row.id in chosen) for row in page.rows]
@@ -87,7 +87,7 @@ def runs_page(request: Request, store_path: Path) -> HTMLResponse:
         newer=here[0] if page.newer and here else "",
         older=here[-1] if page.older and here else "",
         total=total,
-        running=[status for status in read_all(store_path) if status.alive],
+        running=[status for status in read_all(store_address) if status.alive],
     )
     return respond("Runs", body, subtitle=f"{count(total, 'run')} in the store", here="Runs")
 
@@ -106,9 +106,9 @@ def _line(row: Row, names: dict[str, list[str]], checked: bool) -> list[str | Va
     ]
 
 
-def run_page(request: Request, store_path: Path) -> HTMLResponse:
+def run_page(request: Request, store_address: Address) -> HTMLResponse:
     identifier = request.path_params["id"]
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         rows = select(identifier, store, files=False).rows
         if len(rows) != 1:
             raise UsageError(f"{identifier} is more than one run.", hint="Open the sweep's page.")
@@ -120,7 +120,7 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
         names = store.names().get(run.id, [])
         measured = store.of_workloads([MATMUL, COPY], frameworks=[rows[0].framework], on_error=damaged.append)
     ceilings = ceilings_of(one for one in measured if isinstance(one, BenchRun)) if measured else NO_CEILINGS
-    status = read_one(store_path, run.id)
+    status = read_one(store_address, run.id)
     running = status if status is not None and status.alive else None
 
     def draw() -> Markup:
@@ -143,9 +143,9 @@ def run_page(request: Request, store_path: Path) -> HTMLResponse:
     return respond(f"Run {run.id}", body, subtitle=f"{header.kind.value}, {KILLED if killed else header.ending}")
 
 
-def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
+def sweep_page(request: Request, store_address: Address) -> HTMLResponse:
     identifier = request.path_params["id"]
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         damaged: list[MetalmarkError] = []
         runs = store.load(store.rows(sweep=identifier), on_error=damaged.append)
         plans: tuple[Plan, ...] = ()
@@ -156,7 +156,7 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
         except FormatError as error:
             damaged.append(error)
         names = store.names().get(identifier, [])
-    status = read_one(store_path, identifier)
+    status = read_one(store_address, identifier)
     if not runs and damaged:
         raise damaged[0]
     if not runs and status is None:
@@ -180,13 +180,13 @@ def sweep_page(request: Request, store_path: Path) -> HTMLResponse:
     return respond(f"Sweep {identifier}", body, subtitle=f"{count(len(runs), 'run')}{when}")
 
 
-def find_page(request: Request, store_path: Path) -> Response:
-    return RedirectResponse(address_of(request.path_params["word"], store_path), 303)
+def find_page(request: Request, store_address: Address) -> Response:
+    return RedirectResponse(address_of(request.path_params["word"], store_address), 303)
 
 
-def address_of(query: str, store_path: Path) -> str:
+def address_of(query: str, store_address: Address) -> str:
     """The page of whatever a query means: an id, the beginning of one, a sweep, a name."""
-    with Store(store_path, readonly=True) as store:
+    with Store(store_address, readonly=True) as store:
         selection = select(query, store, files=False)
     sweep = selection.sweep or (selection.rows[-1].sweep if len(selection.rows) > 1 else "")
     return f"/sweep/{sweep}" if sweep else f"/run/{selection.rows[-1].id}"

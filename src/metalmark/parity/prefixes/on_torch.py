@@ -16,17 +16,16 @@ from torch import fx, nn
 
 from metalmark.backends.outputs import call, given_loss, scores
 from metalmark.backends.torch import compiled_work
-from metalmark.model.parity import Quantity, Statistic
+from metalmark.model.parity import Quantity
 from metalmark.model.plan import Settings
+from metalmark.parity.base import Named
 from metalmark.parity.distance import ROUNDING
-from metalmark.parity.judge import LIMITS
 from metalmark.parity.networks import PartJob
 from metalmark.parity.networks.question import Network, answer
 from metalmark.parity.prefixes import CompiledPart
+from metalmark.parity.prefixes.beginning import DRAWS, LOSS, NONE_DIFFERS, outside, shortest
 from metalmark.parity.torch import TorchSubject
 
-Arrays = dict[str, torch.Tensor]
-DRAWS = 2
 MOST_ELEMENTS = 2**28
 """A larger intermediate result is not projected on."""
 EXIT_AUTOCAST = "_exit_autocast"
@@ -45,24 +44,17 @@ def find_compiled_part(network: Network[TorchSubject], job: PartJob) -> Compiled
     names = {str(id(module)): name for name, module in network.subject._model.named_modules()}
     for number, part in enumerate(captured):
         ends = _ends(part.module, names)
-        if not ends or not _differs(part, ends[-1][0], network.settings, evaluates=evaluates):
+        compare = partial(_differs, part, settings=network.settings, evaluates=evaluates)
+        found = shortest([cut for cut, _ in ends], compare)
+        if found is None:
             continue
-        low, high = -1, len(ends) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _differs(part, ends[middle][0], network.settings, evaluates=evaluates):
-                high = middle
-            else:
-                low = middle
         note = (
             ""
             if len(captured) == 1
             else f"PyTorch compiles it as {len(captured)} graphs; this is in number {number + 1}."
         )
-        return CompiledPart(until=ends[high][1], note=note)
-    return CompiledPart(
-        until="", note="Forward and backward pass, compiled by themselves, do not differ from the eager ones."
-    )
+        return CompiledPart(until=ends[found][1], note=note)
+    return CompiledPart(until="", note=NONE_DIFFERS)
 
 
 def _capture(network: Network[TorchSubject], *, evaluates: bool) -> list[Part]:
@@ -104,9 +96,9 @@ def _ends(module: fx.GraphModule, names: dict[str, str]) -> list[tuple[int, str]
             continue
         stack = [names.get(key.partition("@")[0]) for key in node.meta.get("nn_module_stack") or {}]
         layer = next((name for name in reversed(stack) if name), "")
-        if found and found[-1][1] == (layer or "the loss"):
+        if found and found[-1][1] == (layer or LOSS):
             found.pop()
-        found.append((number, layer or "the loss"))
+        found.append((number, layer or LOSS))
     return found
 
 
@@ -157,7 +149,7 @@ def _differs(part: Part, last: int, settings: Settings, *, evaluates: bool) -> b
     torch._dynamo.reset()
     found = run(arguments, lambda work: compiled_work(work, settings))
     return any(
-        _outside(truth[name], [draw[name] for draw in noise], found[name], ROUNDING[settings.dtype]) for name in truth
+        outside(truth[name], [draw[name] for draw in noise], found[name], ROUNDING[settings.dtype]) for name in truth
     )
 
 
@@ -168,7 +160,7 @@ def _run(
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda work: work,
     *,
     evaluates: bool,
-) -> Arrays:
+) -> Named:
     """Return the outputs, and the gradients of their sum along fixed random directions."""
     given = [_fresh(each) for each in arguments]
     device = next(each.device for each in given if isinstance(each, torch.Tensor))
@@ -182,22 +174,13 @@ def _run(
     with torch.set_grad_enabled(not evaluates):
         outputs, total = wrap(work)(*given)
     # Metal has no float64, so the copy comes first.
-    found = {f"output {number}": each.detach().cpu().double() for number, each in enumerate(outputs)}
+    found = {f"output {number}": each.detach().cpu().double().numpy() for number, each in enumerate(outputs)}
     if not evaluates and total.requires_grad:
         total.backward()
         for number, each in enumerate(given):
             if isinstance(each, torch.Tensor) and each.grad is not None:
-                found[f"gradient {number}"] = each.grad.cpu().double()
+                found[f"gradient {number}"] = each.grad.cpu().double().numpy()
     return found
-
-
-def _outside(truth: torch.Tensor, noise: list[torch.Tensor], found: torch.Tensor, rounding: float) -> bool:
-    size = float(truth.square().mean().sqrt())
-    typical = max([rounding * size / 2, *(float((each - truth).square().mean().sqrt()) for each in noise)])
-    largest = max([rounding * size, *(float((each - truth).abs().max()) for each in noise)])
-    away = found - truth
-    inside = float(away.square().mean().sqrt()) <= LIMITS[Statistic.TYPICAL] * typical
-    return not (inside and float(away.abs().max()) <= LIMITS[Statistic.LARGEST] * largest)
 
 
 def _fresh(value: Any, change: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> Any:

@@ -318,7 +318,7 @@ def _ran(cells: Sequence[Cell], links: str) -> "Markup | None":
     runs = [cell.records[0] for cell in shown]
     apart = {"machine": [run.machine.chip for run in runs], "sweep": [run.sweep for run in runs]}
     # Columns for what is the same in one sweep, and not in several.
-    more = {name: values for name, values in apart.items() if len(set(values)) > 1}
+    more = {name: values for name, values in apart.items() if len(set(values)) > 1 and name not in ours.headers}
     numbers = set(compress(ours.headers, ours.numeric))
     columns = columns_of(*ours.headers, *more, "run", numbers=numbers, codes={"run"})
     ids = [Value(text=run.id, href=f"{links}{run.id}") for run in runs]

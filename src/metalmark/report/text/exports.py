@@ -26,8 +26,10 @@ from metalmark.report.text.run_tables import training_table
 from metalmark.report.text.tables import Table, published_tables, sweep_table
 from metalmark.report.text.tune_page import rate_of, tuning_tables
 from metalmark.report.text.watch_page import watched_tables
+from metalmark.report.text.world_page import WORLD, world_row
 from metalmark.results.cells import Cell, cells_of
 from metalmark.results.derived import Cost, Derived, Utilisation, derive, flags_of
+from metalmark.results.scaling import efficiency, world_figures
 from metalmark.scrub import printable, scrub
 from metalmark.stats.summary import median
 
@@ -195,7 +197,11 @@ def comma_separated(cells: Sequence[Cell]) -> str:
             row += [*_feed(cell), cell.completed[0].proof.statement, " ".join(cell.flags), ""]
         verdict = cell.parity.value if cell.parity is not None else None
         rows.append([*row, *([None] * len(derived) if failure else _derived(cell, derived)), verdict])
-    return _csv([*LEAD, *params, *settings, *FIGURES, *derived, PARITY], rows)
+    headers = [*LEAD, *params, *settings, *FIGURES, *derived, PARITY]
+    if any(cell.plan.world for cell in cells):
+        headers += WORLD
+        rows = [[*row, *world_row(cell, cells)] for row, cell in zip(rows, cells, strict=True)]
+    return _csv(headers, rows)
 
 
 def _derived(cell: Cell, names: Iterable[str]) -> list[object]:
@@ -218,7 +224,14 @@ def json_text(runs: Sequence[AnyRun]) -> str:
     """Every run with all that was measured, and the derived figures beside them, where nobody takes them for readings;
     `metalmark runs import` reads it back."""
     derived = {run.id: derive(run) for run in runs if isinstance(run, BenchRun)}
-    return encode_export(list(runs), {name: figures for name, figures in derived.items() if figures}).decode()
+    known = {name: msgspec.to_builtins(figures) for name, figures in derived.items() if figures}
+    cells = cells_of(run for run in runs if isinstance(run, BenchRun))
+    for cell in cells:
+        for run in cell.records:
+            if isinstance(run.outcome, Completed) and run.outcome.world:
+                known[run.id]["world"] = msgspec.to_builtins(world_figures(run.outcome.world))
+                known[run.id]["efficiency"] = msgspec.to_builtins(efficiency(cell, cells))
+    return encode_export(list(runs), known).decode()
 
 
 def spreadsheet(value: object) -> object:

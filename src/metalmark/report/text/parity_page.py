@@ -47,8 +47,8 @@ def parity_sentence(run: ParityRun) -> str:
     if not outcome.complete:
         return f"Whether {ours} agrees with {theirs} could not be tested to the end: {within}, then it was stopped."
     excused = sum(bool(row.excused) for row in rows)
-    convention = f", {excused} of them by a convention of the frameworks" if excused else ""
-    return f"{ours} agrees with {theirs}: {within}{convention}{_nearest(rows)}."
+    but_for = f", {excused} of them excused" if excused else ""
+    return f"{ours} agrees with {theirs}: {within}{but_for}{_nearest(rows)}."
 
 
 def parity_answers(runs: Sequence[ParityRun]) -> list[str]:

@@ -28,6 +28,7 @@ from metalmark.report.text.units import (
     size,
 )
 from metalmark.report.text.watch_page import exit_words
+from metalmark.report.text.world_page import epoch_rank_facts, rank_facts, world_words
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
 from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive, flags_of, parity_flags
 from metalmark.scrub import printable
@@ -92,7 +93,7 @@ def run_facts(run: AnyRun) -> list[Fact]:
     if isinstance(run, BenchRun):
         done = _completed_facts(run.outcome) if isinstance(run.outcome, Completed) else []
         return [*plan_facts(run.plan), *done, *parity]
-    facts, setting = [*plan_facts(run.plan), *parity], run.setting
+    facts, setting = [*plan_facts(run.plan), *parity, *(Fact(*fact) for fact in epoch_rank_facts(run))], run.setting
     if setting is not None:
         facts += [
             Fact("ran on", f"{setting.placed_on} ({setting.device_name})"),
@@ -170,10 +171,12 @@ def plan_facts(plan: Plan) -> list[Fact]:
     feed = plan.feed.value
     if plan.loader is not None:
         feed += f", {count(plan.loader.workers, 'worker')}, {count(plan.loader.prefetch, 'batch', 'batches')} ahead"
+    world = [Fact("processes", world_words(plan.world))] if plan.world else []
     return [
         Fact("workload", f"{plan.workload}, {plan.mode.value}"),
         Fact("parameters", params or "none"),
         Fact("framework", f"{plan.framework} on {plan.device}"),
+        *world,
         Fact("settings", ", ".join(settings)),
         Fact("data", f"{plan.data}; {feed}"),
         Fact("seed", str(plan.seed)),
@@ -296,6 +299,7 @@ def _completed_facts(run: Completed) -> list[Fact]:
     warm = "until steady" if measured.steady else "never steady"
     done = f"{count(sum(block.steps for block in measured.blocks), 'step')} in {count(len(steps), 'block')}"
     done += f", range {share(spread(steps))}" if steps else ""
+    facts += [Fact(*fact) for fact in rank_facts(run.world)] if run.world else []
     return [
         *facts,
         Fact("first step", seconds(measured.first_step_s)),

@@ -7,7 +7,7 @@ from metalmark.model.codec import AnyRun
 from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun, ParityVerdict
-from metalmark.model.plan import Plan
+from metalmark.model.plan import CellTarget, Plan
 from metalmark.model.run import PARITY_FAILED, Absent
 from metalmark.model.training import ACCURACY, Ending, Epoch, TrainingRun
 from metalmark.model.tuning import TuningRun
@@ -46,7 +46,9 @@ DROP = ("top-5", "rate", "validation")
 """What a narrow window does without before the user's own metrics."""
 
 
-def run_tables(runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), columns: int = WIDE) -> list[Table]:
+def run_tables(
+    runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), targets: Sequence[CellTarget] = (), columns: int = WIDE
+) -> list[Table]:
     """One table of the bench runs, one of a training's epochs or of several trainings side by side, one per
     watched run, and those of parity checks, explanations and tunings."""
     cells = cells_of(run for run in runs if isinstance(run, BenchRun))
@@ -59,7 +61,7 @@ def run_tables(runs: Sequence[AnyRun], *, plans: Sequence[Plan] = (), columns: i
     asked = [cell for cell in cells if cell.records[0].sweep not in tuned]
     # The plans of parity checks, explanations and tunings are no cells to be measured.
     planned = plans if asked or not (checks or explanations or tunings) else ()
-    tables = [sweep_table(cells, plans=planned)] if cells or planned else []
+    tables = [sweep_table(cells, plans=planned, targets=targets if planned else ())] if cells or planned else []
     if len(trainings) == 1:
         tables.append(training_table(trainings[0]))
     elif trainings:
@@ -99,6 +101,7 @@ def training_table(run: TrainingRun) -> Table:
     every = (*EPOCH_HEADERS[:4], *names, *EPOCH_HEADERS[4:])
     where = f"{plan.framework} {f'on {run.setting.device_name}' if run.setting is not None else plan.device}"
     changed = "".join(f", {name} {value}" for name, value in plan.settings.changed().items())
+    changed += f", {plan.world.label}" if plan.world else ""
     unknown = {every[at] for at in range(len(every)) if rows and all(row[at] == "-" for row in rows)} & UNKNOWN
     shown = [header not in unknown for header in every]
     headers = tuple(compress(every, shown))

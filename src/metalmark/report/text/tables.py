@@ -4,11 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from metalmark.model.plan import Feed, Mode, Plan, Scalar, word
+from metalmark.model.plan import CellTarget, Feed, Mode, Plan, Scalar, word
 from metalmark.model.run import PARITY_FAILED, UNPROVED, Failed, FailureKind
 from metalmark.report.text.units import figures, grouped, seconds, share, size
+from metalmark.report.text.world_page import efficiency_words, world_notes
 from metalmark.results.cells import Cell, varying
+from metalmark.results.machine_titles import machine_title, titles_apart
 from metalmark.results.published import METRICS, OTHER_METRICS, STEPS, PublishedFigure, published
+from metalmark.results.scaling import communication_share, efficiency
 from metalmark.workloads.ceiling import COPY, copied_bytes
 
 
@@ -27,7 +30,10 @@ class Table:
     """Column → the other one in which its value stands, in place of a hyphen, where the column is left out."""
 
 
-FIGURES = ("step", "±95%", "samples/s", "tokens/s", "input wait", "first step", "memory", "proof", "parity", "flags")
+FIGURES = (
+    "step", "±95%", "samples/s", "tokens/s", "efficiency", "communication", "input wait", "first step", "memory",
+    "proof", "parity", "flags",
+)  # fmt: skip
 DROP = ("first step", "proof", "parity", "framework", "device", "memory", "input wait", "flags", "samples/s")
 """What a narrow window does without, those first that are missed least."""
 HEADERS = {"feed": "data from"}
@@ -41,30 +47,46 @@ CEILING_NOTE = (
 )
 
 
-def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
-    """Return a row per cell, with a column for each parameter and setting that differs. `plans` may name cells that
-    have no run yet: they are empty rows of a table that fills."""
+def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = (), targets: Sequence[CellTarget] = ()) -> Table:
+    """Return a row per cell, with a column for each parameter and setting that differs, and for the machine where
+    there are several. `plans` may name cells that have no run yet: they are empty rows of a table that fills.
+    `targets` are the machines that these plans are for."""
     every = list(plans) or [cell.plan for cell in cells]
     params, settings = varying(every)
     names = [name for name in ("workload", "mode") if len({plan_value(plan, name) for plan in every}) > 1]
     names += [*params, *settings]
     left_out = _left_out(every, cells)
     figures_shown = [name for name in FIGURES if name not in left_out]
-    headers = (*(HEADERS.get(name, spaced(name)) for name in names), "framework", "device", *figures_shown)
-    cells_by_plan = {repr(cell.plan): cell for cell in cells}
+    # On a cluster one plan is a cell for each machine, so that cells are known by their number in the sweep.
+    cells_by_plan = {str(cell.records[0].cell) if targets else repr(cell.plan): cell for cell in cells}
+    keys = [str(number) if targets else repr(plan) for number, plan in enumerate(plans)]
     # Cells of two sweeps may have the same plan: without a list of plans, each cell is a row of its own.
-    shown: list[tuple[Plan, Cell | None]] = [(plan, cells_by_plan.get(repr(plan))) for plan in plans]
+    shown: list[tuple[Plan, Cell | None]] = [
+        (plan, cells_by_plan.get(key)) for plan, key in zip(plans, keys, strict=True)
+    ]
+    shown = shown or [(cell.plan, cell) for cell in cells]
+    machines = _machines([cell for _, cell in shown], targets)
+    lead_headers = [*(["machine"] if machines else []), *(HEADERS.get(name, spaced(name)) for name in names)]
+    headers = (*lead_headers, "framework", "device", *figures_shown)
     rows = []
-    for plan, cell in shown or [(cell.plan, cell) for cell in cells]:
-        lead = [plan_value(plan, name) for name in names]
-        values = _figures(cell)
+    for row, (plan, cell) in enumerate(shown):
+        lead = [*machines[row : row + 1], *(plan_value(plan, name) for name in names)]
+        values = _figures(cell, cells)
         device = cell.device if cell else str(plan.device)
         rows.append((*lead, plan.framework, device, *(values[name] for name in figures_shown)))
     # No window is too narrow to say that a speed is not that of the same network.
     kept = {"flags"} if any(PARITY_FAILED in cell.flags for cell in cells) else set()
     kept |= {name for name in ("framework", "device") if not _constant(headers, rows, name)}
-    numbers = {name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)}
-    numeric = (*(name in numbers for name in names), False, False, *(name not in TEXTS for name in figures_shown))
+    numbers = {"processes"} | {
+        name for name in params if all(isinstance(plan.params.get(name, 0), int | float) for plan in every)
+    }
+    numeric = (
+        *([False] if machines else []),
+        *(name in numbers for name in names),
+        False,
+        False,
+        *(name not in TEXTS for name in figures_shown),
+    )
     return Table(
         headers=headers,
         numeric=numeric,
@@ -74,6 +96,17 @@ def sweep_table(cells: Sequence[Cell], *, plans: Sequence[Plan] = ()) -> Table:
         drop=tuple(name for name in DROP if name not in kept),
         moves={"proof": "step"},
     )
+
+
+def _machines(cells: Sequence[Cell | None], targets: Sequence[CellTarget]) -> list[str]:
+    """Return the machine of each row; nothing where all are of one."""
+    apart = titles_apart(cell.records[0].machine for cell in cells if cell is not None)
+    titles = [target.title for target in targets] or [""] * len(cells)
+    shown = [
+        title or ("" if cell is None else apart[machine_title(cell.records[0].machine)])
+        for title, cell in zip(titles, cells, strict=True)
+    ]
+    return shown if len(set(filter(None, shown))) > 1 else []
 
 
 def _constant(headers: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> bool:
@@ -90,6 +123,7 @@ def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
         lines.append(f"±95%: of the median step, over {', '.join(sorted(intervals))}.")
     if any(len(cell.completed) > 1 for cell in cells if not cell.failure):
         lines.append("step: the geometric mean of the processes' medians.")
+    lines += world_notes(cells)
     if any("block" in over for over in intervals):
         lines.append("One or two processes per cell do not show how processes differ: --repeat 3 or more does.")
     for reason, group in grouped((_why(cell.failure), cell) for cell in cells if cell.failure).items():
@@ -115,10 +149,13 @@ def _left_out(plans: Sequence[Plan], cells: Sequence[Cell]) -> set[str]:
     left_out = {"samples/s"} if in_tokens == {True} else set()
     left_out |= {"tokens/s"} if True not in in_tokens else set()
     left_out |= {"parity"} if all(cell.parity is None for cell in cells) else set()
+    left_out |= {"efficiency"} if not any(efficiency(cell, cells) for cell in cells) else set()
+    shares = [communication_share(cell) for cell in cells if not cell.failure]
+    left_out |= {"communication"} if not any(isinstance(found, float) for found in shares) else set()
     return left_out if any(plan.feed is Feed.PIPELINE for plan in plans) else {*left_out, "input wait"}
 
 
-def _figures(cell: Cell | None) -> dict[str, str]:
+def _figures(cell: Cell | None, cells: Sequence[Cell]) -> dict[str, str]:
     values = dict.fromkeys(FIGURES, "")
     if cell is None:
         return values
@@ -126,11 +163,14 @@ def _figures(cell: Cell | None) -> dict[str, str]:
     if failure:
         return {**values, "step": "-", "samples/s": "-", "tokens/s": "-", "proof": failure.kind.value}
     interval, memory, waiting = cell.interval, cell.memory_bytes, cell.waiting_share
+    spent = communication_share(cell)
     return {
         "step": seconds(cell.step_s),
         "±95%": share(interval.half_share) if interval else "?",
         "samples/s": figures(cell.samples_s),
         "tokens/s": figures(cell.tokens_s) if cell.tokens_s is not None else "",
+        "efficiency": efficiency_words(efficiency(cell, cells)),
+        "communication": share(spent) if isinstance(spent, float) else "",
         "input wait": share(waiting) if waiting is not None else "",
         "first step": seconds(cell.first_step_s),
         "memory": size(memory) if memory is not None else "",
@@ -149,6 +189,7 @@ def _caption(plans: Sequence[Plan], shown: Sequence[str]) -> str:
     parts += [] if "dtype" in shown else [plan.settings.dtype.value]
     changed = {name: value for name, value in plan.settings.changed().items() if name not in (*shown, "dtype")}
     parts += [f"{name.replace('_', '-')} {value}" for name, value in changed.items()]
+    parts += [plan.world.label] if plan.world and "processes" not in shown else []
     parts += [] if "data" in shown else [f"{plan.data} data"]
     if plan.loader is not None and "feed" not in shown:
         parts += [f"{name} {getattr(plan.loader, name)}" for name in ("workers", "prefetch") if name not in shown]
@@ -166,7 +207,7 @@ def plan_value(plan: Plan, name: str) -> str:
     """A parameter, a setting, or another field that a column may be of; empty where the plan has none of that name."""
     if name in plan.params:
         return word(plan.params[name])
-    holder = next((part for part in (plan, plan.settings, plan.loader) if hasattr(part, name)), None)
+    holder = next((part for part in (plan, plan.settings, plan.loader, plan.world) if hasattr(part, name)), None)
     return word(getattr(holder, name)) if holder is not None else ""
 
 

@@ -1,0 +1,73 @@
+"""TrialBench: measures changes of one plan, short ones for a search and longer ones for finalists, within a time."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from metalmark.app.tune_trials import Trials
+from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import Plan, PlanChange
+from metalmark.model.tuning import TuningRequest
+from metalmark.results.cells import Cell
+from metalmark.tune.figures import completed
+from metalmark.tune.ladder import TriedSettings, key_of
+
+SHORT_SHARE, SHORT_BLOCKS, LONG_BLOCKS = 1 / 3, 4, 6
+"""Of the time for which a finalist is measured, that of a trial of the search; and the fewest blocks of each."""
+SLOW_S, SLOW_BLOCKS = 1.0, 3
+"""Of a step that is so long, finalists have fewer blocks: one step averages much noise away by itself."""
+
+
+class TrialBench:
+    def __init__(self, plan: Plan, request: TuningRequest, trials: Trials) -> None:
+        self.plan, self._request, self.trials = plan, request, trials
+        self._begin_s = time.monotonic()
+        self.tried: list[TriedSettings] = []
+        self.longest_s = 0.0
+        """How long the longest process took, from its start to its end."""
+
+    def measure(self, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1) -> list[list[BenchRun]]:
+        """Measure each change so many times, in turn, and return its runs. One that is known takes no time."""
+        begin_s = time.monotonic()
+        plans = [self._trial_plan(change, final=final) for change in changes]
+        known = all(self.trials.is_known(plan, repeats=repeats) for plan in plans)
+        found = self.trials.measure(plans, repeats=repeats)
+        if not known:
+            self.longest_s = max(self.longest_s, (time.monotonic() - begin_s) / (len(changes) * repeats))
+        for change, runs in zip(changes, found, strict=True):
+            held = next((each for each in self.tried if key_of(each.change) == key_of(change)), None)
+            if held is None:
+                self.tried.append(TriedSettings(change=change))
+                held = self.tried[-1]
+            field = {"final": tuple(runs)} if final else {"short": tuple(runs)}
+            self.tried[self.tried.index(held)] = msgspec.structs.replace(held, **field)
+        return found
+
+    def is_known(self, change: PlanChange, *, final: bool = False, repeats: int = 1) -> bool:
+        return self.trials.is_known(self._trial_plan(change, final=final), repeats=repeats)
+
+    def is_slow(self) -> bool:
+        """Whether the baseline's steps are long ones."""
+        baseline = next((each.short for each in self.tried if each.change == PlanChange()), ())
+        done = tuple(completed(baseline))
+        return bool(done) and Cell(plan=self.plan, records=done).step_s > SLOW_S
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begin_s
+
+    def has_time(self, until: float, *, cost: float = 1.0) -> bool:
+        """Whether one more trial, as long as the longest so far or a multiple of it, would end before that share of the
+        time."""
+        return self.elapsed_s() + cost * self.longest_s <= until * self._request.time_s
+
+    def _trial_plan(self, change: PlanChange, *, final: bool) -> Plan:
+        plan = change.applied(self.plan)
+        share, blocks = (1.0, LONG_BLOCKS) if final else (SHORT_SHARE, SHORT_BLOCKS)
+        if final and self.is_slow():
+            blocks = SLOW_BLOCKS
+        left_s = max(60.0, self._request.time_s - self.elapsed_s())
+        budget = msgspec.structs.replace(
+            plan.budget, seconds=self._request.seconds * share, min_blocks=blocks, timeout_s=left_s
+        )
+        return msgspec.structs.replace(plan, budget=budget)
