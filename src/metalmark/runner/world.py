@@ -153,12 +153,12 @@ class WorkerStart(NamedTuple):
     inherited: bool
     """Whether the worker gets the other end as an open file, to be closed here. Launchers pass on no open files: ranks
     open the pipe by its name, and the other end keeps it open here while none of them has it."""
-    variables: dict[str, str] = {}
+    variables: dict[str, str]
 
 
 def start_alone(module: Sequence[str]) -> WorkerStart:
     reading, writing = os.pipe()
-    return WorkerStart([sys.executable, "-m", *module], reading, writing, inherited=True)
+    return WorkerStart([sys.executable, "-m", *module], reading, writing, inherited=True, variables={})
 
 
 def start_ranks(plan: Plan, meeting: Meeting | None, module: Sequence[str], folder: Path) -> WorkerStart:
