@@ -30,7 +30,6 @@ from metalmark.model.run import Absent
 from metalmark.model.workload import Workload
 from metalmark.runner.ask import in_one_line
 from metalmark.runner.loop import Tell
-from metalmark.runner.worker import samples_per_step
 from metalmark.stats.summary import median
 from metalmark.watch.agent_package import agent_module
 
@@ -134,13 +133,13 @@ class Experimenter:
         flops = workload.flops(self._plan.params) if workload.flops else None
         if flops is not None:
             factor = workload.training_factor if self._plan.mode is Mode.TRAINING else 1.0
-            flops *= samples_per_step(self._plan) * (factor(self._plan.params) if callable(factor) else factor)
+            flops *= self._plan.samples_per_step * (factor(self._plan.params) if callable(factor) else factor)
         self._write(
             Opened(
                 placed_on=session.placement.device,
                 device_name=session.placement.name,
                 asynchronous=self._anatomy.asynchronous,
-                samples_per_step=samples_per_step(self._plan),
+                samples_per_step=self._plan.samples_per_step,
                 flops_per_step=flops,
                 parameters=session.parameters,
                 trainable_parameters=session.trainable_parameters,
@@ -298,7 +297,7 @@ class Experimenter:
 
     def _batch(self, size: int) -> float | None:
         change = PlanChange(params={"batch_size": size})
-        factor = size / samples_per_step(self._plan)
+        factor = size / self._plan.samples_per_step
 
         def measure() -> list[float]:
             self._require_memory(factor)
