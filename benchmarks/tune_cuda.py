@@ -1,23 +1,33 @@
 """What `metalmark tune` finds on an NVIDIA GPU, over float32 and eager, its parity checked, against what it has to.
 
-python benchmarks/tune_cuda.py [--out FILE.json] [--store FILE.sqlite3] [--time 300s] [CASE ...]
+python benchmarks/tune_cuda.py [--out FILE.json] [--store FILE.sqlite3] [--time 150s] [--warm] [CASE ...]
 
-Without a name every case is run, which takes as long as the cases times --time. The batch size stays as it is. Prints a
-line for each case and how many missed their bound; exit 1 where one did, or where the best could not be proved.
-FILE.json gets the tunings, and those that it holds already are kept; with --store the trials are kept too.
+Without a name every case is run that FILE.json does not hold yet, which takes about as long as the cases times --time.
+The batch size stays as it is. Prints a line for each case and how many missed their bound; exit 1 where one did, or
+where the best could not be proved. FILE.json gets the tunings after each case; with --store the trials are kept too.
+
+--warm compiles the step of every case beforehand, all at once, so that each case finds its code in PyTorch's cache: the
+first steps in the ladders are then those of a warm cache, and no figure that is compared with a bound contains one.
 """
 
 import argparse
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import metalmark as mm
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import decode_export, encode_export
+from metalmark.model.measurement import Completed
+from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Settings
 from metalmark.model.run import Failed, Run
 from metalmark.model.tuning import TuningRun
+from metalmark.runner.launch import run_cell
+from metalmark.workloads.catalog import load
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     # The workload, its options, the least gain, and the milliseconds that are as good as that gain.
@@ -39,45 +49,103 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--out", type=Path, help="file for the tunings")
-    parser.add_argument("--time", default="300s", help="how long each search may take")
+    parser.add_argument("--time", default="150s", help="how long each search may take")
+    parser.add_argument("--repeat", type=int, default=3, help="how many processes measure each finalist")
+    parser.add_argument("--keep", default="batch_size", help="what stays as it is, as for metalmark tune")
+    parser.add_argument("--within", type=float, help="seconds after which no further case is begun")
+    parser.add_argument("--warm", action="store_true", help="compile the steps of all cases at once beforehand")
     parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}: {', '.join(CASES)}")
+    begun_s = time.monotonic()
     runs: list[Run] = []
     if given.out is not None and given.out.exists():
         runs += decode_export(given.out.read_bytes(), source=given.out.name)
-    missed, begun = 0, len(runs)
+    held = {case_of(run) for run in runs if isinstance(run, TuningRun)}
+    cases = [name for name in given.cases or CASES if name not in held]
+    if given.warm:
+        warm(cases, given.device)
+        print(f"warmed_seconds: {time.monotonic() - begun_s:.0f}", flush=True)
+    missed, tried = 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.cases or CASES:
+        for name in cases:
+            if given.within is not None and time.monotonic() - begun_s > given.within:
+                break
             workload, options, least, most_ms = CASES[name]
+            case_s = time.monotonic()
             (run,) = mm.tune(
-                workload, framework="torch", device=given.device, keep="batch_size", time=given.time,
+                workload, framework="torch", device=given.device, keep=given.keep, time=given.time, repeat=given.repeat,
                 store=given.store or Path(folder, "store.sqlite3"), **options,
             )  # fmt: skip
             assert isinstance(run, TuningRun)
             runs.append(run)
+            tried += 1
             if given.out is not None:  # after each: what a later one does loses nothing
                 write_whole(given.out, encode_export(runs))
-            if isinstance(run.outcome, Failed):
-                print(f"{name}: {run.outcome.message}", flush=True)
-                missed += 1
-                continue
-            best = run.outcome.best
-            reached = (best.gain or 1.0) >= least or (best.step_s or 1.0) * 1e3 <= most_ms
-            missed += not (reached and best.proved)
-            rungs = " ".join(rung.title for rung in run.outcome.ladder[1:]) or "nothing helps"
-            step_ms = (best.step_s or 0.0) * 1e3
-            proved = "parity agrees" if best.proved else f"not proved ({best.reason})"
-            print(
-                f"{name}: {best.gain or 1.0:.2f}x ({step_ms:.2f} ms; at least {least}x), {rungs}, {proved}, "
-                f"{run.outcome.elapsed_s:.0f} s",
-                flush=True,
-            )
-    print(f"missed: {missed} of {len(runs) - begun}")
+            reached = report(name, run, least, most_ms, seconds=time.monotonic() - case_s)
+            missed += not reached
+    print(f"cases: {tried}")
+    print(f"missed: {missed}")
     return 1 if missed else 0
+
+
+def report(name: str, run: TuningRun, least: float, most_ms: float, *, seconds: float) -> bool:
+    """Print what a case came to, and return whether it reached its bound, proved."""
+    if isinstance(run.outcome, Failed):
+        print(f"{name}: {run.outcome.message}", flush=True)
+        return False
+    best = run.outcome.best
+    reached = (best.gain or 1.0) >= least or (best.step_s or 1.0) * 1e3 <= most_ms
+    rungs = " ".join(rung.title for rung in run.outcome.ladder[1:]) or "nothing helps"
+    proved = "parity agrees" if best.proved else f"not proved ({best.reason})"
+    baseline_ms, step_ms = ((rung.step_s or 0.0) * 1e3 for rung in (run.outcome.ladder[0], best))
+    print(
+        f"{name}: {best.gain or 1.0:.2f}x ({baseline_ms:.2f} to {step_ms:.2f} ms; at least {least}x), {rungs}, "
+        f"{proved}, {run.outcome.trials} trials, {seconds:.0f} s",
+        flush=True,
+    )
+    return reached and best.proved
+
+
+def case_of(run: TuningRun) -> str:
+    """Return the name of the case that a tuning is of; empty where it is of none."""
+    asked = {**run.plan.params, "mode": run.plan.mode.value}
+    found = (
+        name
+        for name, (workload, options, _, _) in CASES.items()
+        if workload == run.plan.workload
+        and all(asked.get(key) == value for key, value in {"mode": "training", **options}.items())
+    )
+    return next(found, "")
+
+
+def warm(cases: Sequence[str], device: str) -> None:
+    """Compile what the cases will compile, each in a process of its own, all at the same time."""
+    plans = [plan for name in cases for plan in plans_of(name, device)]
+    with ThreadPoolExecutor(max(1, len(plans))) as pool:
+        for plan, result in zip(plans, pool.map(lambda plan: run_cell(plan, hz=None), plans), strict=True):
+            if not isinstance(result.outcome, Completed):
+                print(f"# not compiled beforehand: {plan.label}: {result.outcome.message}", flush=True)
+
+
+def plans_of(name: str, device: str) -> list[Plan]:
+    """Return the compiled step of a case; none for inference, whose code is not cached."""
+    workload, options, _, _ = CASES[name]
+    if options.get("mode") == Mode.INFERENCE.value:
+        return []
+    usual = {param.name: param.default for param in load(workload).params}
+    images = workload != "bert" and workload != "gpt"
+    plan = Plan(
+        workload=workload, params={**usual, **options}, mode=Mode.TRAINING, framework="torch",
+        device=Device(kind=DeviceKind(device)), budget=Budget(steps=1, min_blocks=1), proof=Proving.OFF,
+        settings=Settings(
+            dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=True, channels_last=images
+        ),
+    )  # fmt: skip
+    return [plan]
 
 
 if __name__ == "__main__":

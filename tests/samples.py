@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from metalmark.model.explanation import (
     Bottleneck,
     Cause,
@@ -34,7 +36,7 @@ from metalmark.model.parity import (
 from metalmark.model.plan import Device, DeviceKind, Dtype, Feed, Loader, Mode, Plan, PlanChange, Settings
 from metalmark.model.run import Absent, DeviceMemory, Failed, FailureKind, Machine, Software, Telemetry, new_id
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession, TrainingSetup
-from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningRequest, TuningRun
+from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningPhase, TuningRequest, TuningRun
 from metalmark.model.watch import (
     CopyGroup,
     Curve,
@@ -47,6 +49,7 @@ from metalmark.model.watch import (
     WatchedSteps,
     WatchEnding,
 )
+from metalmark.store.live import LiveTuning
 
 MACHINE = Machine(
     chip="Test chip",
@@ -402,6 +405,16 @@ def tuned(**changes: Any) -> Tuned:
         "notes": ("The batch size was kept.",),
     }
     return Tuned(**{**fields, **changes})
+
+
+def live_tuning(**changes: Any) -> LiveTuning:
+    """A search that runs: so far bfloat16 and compile are the best."""
+    fields: dict[str, Any] = {
+        "baseline": plan().label, "goal": TuningGoal.THROUGHPUT, "phase": TuningPhase.SEARCH,
+        "trying": "bfloat16 + fused", "rungs": (BASELINE_RUNG, replace(BEST_RUNG, title="bfloat16 + compile"),
+                                                *OTHER_RUNGS),
+    }  # fmt: skip
+    return LiveTuning(**{**fields, **changes})
 
 
 def tuning_run(outcome: Tuned | Failed | None = None, **changes: Any) -> TuningRun:

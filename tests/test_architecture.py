@@ -42,6 +42,7 @@ CLI_ROOMS = {"app", "report", "display", "errors", "cli"}
 """A verb parses, calls a use case and prints."""
 CLI_ALSO = {
     "backends.catalog": "shell completion: names, without loading a use case",
+    "backends.environment": "shell completion: names, without loading a use case",
     "workloads.catalog": "shell completion: names, without loading a use case",
     "doctor.catalog": "doctor --explain looks a check up by its name",
     "doctor.recognise": "doctor --for is a function of its text",

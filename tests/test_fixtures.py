@@ -78,7 +78,10 @@ def test_every_run_shows_what_it_showed(verb: Verb) -> None:
             value, printed = line.pop(name), before.pop(name)
             assert value == printed or float(value) == pytest.approx(float(printed), rel=0.03)
         # Columns that came later: no run of that version was checked, and none had these settings.
-        later = {"parity": "", "compile_mode": "", "attention_kernel": "", "accumulate": "1", "recompute": "off"}
+        later = {
+            "parity": "", "compile_mode": "", "attention_kernel": "", "accumulate": "1", "recompute": "off",
+            "conv_search": "off", "environment": "",
+        }  # fmt: skip
         assert {name: line.pop(name) for name in later} == later
     assert now == then
     exported = decode_export((OLD / "export.json").read_bytes(), source="export")

@@ -45,7 +45,10 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     whole = on_torch(
-        settings=Settings(dtype=Dtype.TF32, threads=2, compile=True, compile_mode="max-autotune", accumulate=4),
+        settings=Settings(
+            dtype=Dtype.TF32, threads=2, compile=True, compile_mode="max-autotune", accumulate=4, conv_search=True,
+            environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
         loader=Loader(workers=4, pin=True), feed=Feed.PIPELINE, workload_digest="ab" * 32, gain=None, run=None,
     )  # fmt: skip
     assert read_settings(write_settings(tmp_path / "best.json", whole)) == whole
@@ -106,6 +109,7 @@ def test_train_runs_as_the_file_says(tmp_path: Path, store_file: Path, capfd: py
         (["bench", "fake", "--dtype", "float32"], "--dtype is given, and"),
         (["bench", "fake", "--compile=off"], "--compile is given, and"),
         (["bench", "fake", "--attention-kernel", "default"], "--attention-kernel is given, and"),
+        (["train", "fake", "--environment", "default"], "--environment is given, and"),
         (["train", "fake", "--accumulate", "1"], "--accumulate is given, and"),
         (["bench", "fake", "--workers", "1"], "--workers is given, and"),
         (["bench", "fake", "--data-from", "resident"], "--data-from is given, and"),
@@ -168,6 +172,8 @@ def test_names_and_values_that_nobody_would_heed_are_refused(file: Path, tmp_pat
         ("settings", {"dtyp": "float16"}, "'dtyp', which this Metalmark does not know; did you mean dtype"),
         ("settings", {"compile_mode": "fastest"}, "is not a settings file"),
         ("settings", {"accumulate": 0}, "is not a settings file"),
+        ("settings", {"environment": "no sign"}, "is not a settings file"),
+        ("settings", {"environment": "LD_PRELOAD=evil.so"}, "--environment does not set 'LD_PRELOAD'"),
         ("", {"wrkload": "fake"}, "'wrkload', which this Metalmark does not know; did you mean workload"),
     ):
         changed = {**given, part: {**given[part], **changes}} if part else {**given, **changes}

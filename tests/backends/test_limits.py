@@ -44,6 +44,7 @@ def test_tensorflow_metal_is_not_asked_for_bfloat16() -> None:
         (Settings(attention_kernel="math"), "--attention-kernel"),
         (Settings(accumulate=2), "--accumulate"),
         (Settings(recompute=True), "--recompute"),
+        (Settings(conv_search=True), "--conv-search"),
     ],
 )
 def test_settings_of_pytorch_are_refused_elsewhere(framework: str, settings: Settings, flag: str) -> None:
@@ -67,6 +68,7 @@ def test_settings_of_pytorch_are_refused_elsewhere(framework: str, settings: Set
         (Settings(attention_kernel="cudnn"), {"cuda"}),
         (Settings(accumulate=4), {"cpu", "cuda", "mps"}),
         (Settings(recompute=True), {"cpu", "cuda"}),
+        (Settings(conv_search=True), {"cuda"}),
         (Settings(compile_mode="max-autotune-no-cudagraphs"), set()),
     ],
 )

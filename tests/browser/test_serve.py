@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from metalmark.model.run import RunKind
+from metalmark.store.live import LiveFile
 from metalmark.store.store import Store
 from tests.browser.conftest import Opened
 from tests.processes import ROOT, heed_ctrl_c, metalmark
-from tests.samples import completed, failed, plan, record
+from tests.samples import completed, failed, live_tuning, plan, record
+from tests.store.test_live import status
 
 pytest.importorskip("uvicorn", reason="the extra `web` is not installed")
 
@@ -152,11 +155,26 @@ def test_all_of_it_without_script(server: Running, open_page: OpenPage) -> None:
 def test_nothing_is_cut_off_and_colours_follow(server: Running, open_page: OpenPage, width: int, dark: bool) -> None:
     opened = open_page(server.url, width=width, dark=dark)
     page = opened.page
-    for path in ("/", "/run/cell000000", "/sweep/sweepab001", "/compare?run=sweepab001&by=framework", "/live"):
-        page.goto(f"{server.url}{path}")
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
-        red = page.evaluate("Number(getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/)[0])")
-        assert (red < 80) == dark
+    searching = LiveFile(server.store, "sweepab001")
+    tune = {"id": "sweepab001", "kind": RunKind.TUNE, "limit_s": 90.0}
+    searching.write(status(**tune, tunings=(live_tuning(),)))
+    try:
+        for path in ("/", "/run/cell000000", "/sweep/sweepab001", "/compare?run=sweepab001&by=framework", "/live",
+                     "/live/sweepab001"):  # fmt: skip
+            page.goto(f"{server.url}{path}")
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+            red = page.evaluate("Number(getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/)[0])")
+            assert (red < 80) == dark
+        # The tuning's link keeps the focus while what is around it is replaced.
+        press_until(page, "Tab", "#live a")
+        searching.write(
+            status(id="sweepab001", kind=RunKind.TUNE, limit_s=90.0, tunings=(live_tuning(trying="novel"),))
+        )
+        page.get_by_text("novel").wait_for(timeout=60_000)
+        assert page.evaluate("document.activeElement.matches('#live a')")
+        assert page.locator("[aria-current=step]").inner_text() == "search (now)"
+    finally:
+        searching.remove()
     assert opened.errors == []
     assert opened.elsewhere(server.url) == []
 

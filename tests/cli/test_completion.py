@@ -32,6 +32,7 @@ def test_modes_kernels_and_checks() -> None:
     assert completed("bench", "--mode", "i") == ["inference"]
     assert completed("train", "--compile-mode", "r") == ["reduce-overhead"]
     assert completed("parity", "--attention-kernel", "math,f") == ["math,flash"]
+    assert completed("bench", "--environment", "OMP_WAIT_POLICY=P") == ["OMP_WAIT_POLICY=PASSIVE"]
     assert completed("doctor", "--explain", "swa") == ["swap"]
 
 

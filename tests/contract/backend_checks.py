@@ -154,7 +154,7 @@ class Checks:
         here = "gpu" if self.fake else "cpu"
         values: dict[str, Any] = {
             "dtype": Dtype.TF32, "threads": 1, "compile_mode": "max-autotune", "attention_kernel": "math",
-            "accumulate": 2,
+            "accumulate": 2, "conv_search": True,
         }  # fmt: skip
         for limit in FRAMEWORKS[self.backend.name].limits:
             if here not in limit.only:

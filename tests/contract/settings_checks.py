@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from metalmark.backends.torch import BACKEND, TorchSession
-from metalmark.backends.torch_settings import BatchParts, refuse_combinations
+from metalmark.backends.torch_settings import BatchParts, refuse_combinations, require_convolutions
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Device, DeviceKind, Dtype, Mode, Plan, Settings
 from metalmark.model.workload import Batch, Param, Params, Recipe, Workload
@@ -201,6 +201,10 @@ def check_what_has_no_meaning_is_refused() -> None:
     assert "inference keeps no activations" in refused(OWN, Mode.INFERENCE, recompute=True)
     assert "never calls torch.nn.functional.scaled_dot_product_attention" in refused(flat, attention_kernel="math")
     assert "--compile is off. Add --compile" in refused(flat, compile_mode="max-autotune-no-cudagraphs")
+    # On CUDA alone, which the limits ask for first: here the rule alone.
+    assert "the Linear has no nn.Conv" in refusal(lambda: require_convolutions(nn.Linear(WIDTH, 4)))
+    for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+        require_convolutions(nn.Sequential(nn.ReLU(), nn.Sequential(layer(1, 1, 1))))
 
     class Dropping(nn.Module):
         def __init__(self) -> None:
@@ -229,6 +233,14 @@ def check_what_excludes_each_other_is_refused() -> None:
     )
     fine = {"compile": True, "compile_mode": "max-autotune-no-cudagraphs", "graph": True, "accumulate": 2}
     refuse_combinations(plan_of(OWN, **fine), recipe)
+
+
+def check_cudnn_times_convolutions_only_where_asked() -> None:
+    """The switch is the process's own, so each session sets it."""
+    torch.backends.cudnn.benchmark = True
+    with opened(OWN):
+        assert not torch.backends.cudnn.benchmark
+    assert "cuDNN is for NVIDIA's GPUs" in refused(OWN, conv_search=True)
 
 
 NAMES = [name for name in list(globals()) if name.startswith("check_")]

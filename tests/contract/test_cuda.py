@@ -123,6 +123,26 @@ def test_accumulation_and_recomputation_take_less_memory() -> None:
     assert recomputed < whole
 
 
+def test_cudnn_times_its_convolutions_in_the_first_step() -> None:
+    """And the same network is trained, captured or not."""
+    require("torch")
+    params: dict[str, Scalar] = {"batch_size": 32, "pixels": 128}
+    plain = cell("torch", Mode.TRAINING, Settings(), params)
+    assert isinstance(plain, Completed), plain
+    for settings in (
+        Settings(conv_search=True),
+        Settings(conv_search=True, graph=True),
+        Settings(conv_search=True, channels_last=True, dtype=Dtype.BFLOAT16),
+        Settings(environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        Settings(environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", graph=True, conv_search=True),
+    ):
+        outcome = cell("torch", Mode.TRAINING, settings, params)
+        assert isinstance(outcome, Completed), outcome
+    without = cell("torch", Mode.TRAINING, Settings(conv_search=True), {"batch_size": 8}, workload="mnist-mlp")
+    assert isinstance(without, Failed)
+    assert "no nn.Conv" in without.message
+
+
 def test_a_capture_is_in_the_first_step_and_its_memory_in_the_peak() -> None:
     """Large activations: a replay alone allocates none of them, and takes milliseconds."""
     require("torch")

@@ -36,6 +36,7 @@ def results() -> dict[str, str]:
         "check_compiled_steps_honour_them",
         "check_what_has_no_meaning_is_refused",
         "check_what_excludes_each_other_is_refused",
+        "check_cudnn_times_convolutions_only_where_asked",
     ],
 )
 def test_torch_settings(check: str) -> None:

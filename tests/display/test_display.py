@@ -9,18 +9,42 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from metalmark.display import make_display, status, terminal
 from metalmark.display.status import LiveStatusFile, Overview, RemainingTime
-from metalmark.model.plan import Sweep
+from metalmark.model.plan import Plan, PlanChange, Sweep
 from metalmark.model.run import FailureKind, RunKind, now_utc
 from metalmark.model.training import Goal
-from metalmark.runner.events import Ended, Event, Listener, Paused, Progress, Sampled, Started, TrainingProgress
+from metalmark.model.tuning import TuningGoal, TuningPhase
+from metalmark.runner.events import (
+    Ended,
+    Event,
+    Listener,
+    Paused,
+    Progress,
+    Sampled,
+    Started,
+    TrainingProgress,
+    TuningProgress,
+)
 from metalmark.store.live import LiveStatus, read_one
 from metalmark.telemetry.sampler import Sampler
 from metalmark.training.folder import Request
-from tests.samples import completed, epoch, failed, plan, record, training_run
+from tests.samples import (
+    BASELINE_RUNG,
+    BEST_RUNG,
+    OTHER_RUNGS,
+    completed,
+    epoch,
+    failed,
+    parity_run,
+    plan,
+    record,
+    training_run,
+    tuning_run,
+)
 
 SWEEP = Sweep(id="sweep00001", created_at=now_utc(), plans=(plan(), plan(framework="jax")), repeats=2)
 REQUEST = Request(id="training01", plan=plan(), goal=Goal(epochs=3))
@@ -43,6 +67,39 @@ TRAINED: list[Event] = [
     TrainingProgress(phase="validating", at_s=2.5, done=0.5, epoch=2),
 ]
 EPOCH: list[Event] = [*TRAINED, TrainingProgress(phase="saved", at_s=3.0, epoch=2, step=20, ended=epoch(2, 0.75))]
+
+SEARCH = Sweep(id="tuning0001", created_at=now_utc(), plans=(plan(),))
+FUSED, *_ = OTHER_RUNGS
+COMPILED = replace(BEST_RUNG, title="bfloat16 + compile")
+
+
+def trial(change: PlanChange, **budget: Any) -> Plan:
+    """The plan of a trial, which is measured for as long as the search says."""
+    tried = change.applied(plan())
+    return replace(tried, budget=replace(tried.budget, **budget))
+
+
+def searched(phase: TuningPhase, *trying: PlanChange, rungs: tuple[Any, ...] = (), node: str = "") -> TuningProgress:
+    return TuningProgress(
+        plan=plan(), goal=TuningGoal.THROUGHPUT, phase=phase, trying=trying, rungs=rungs, node=node
+    )  # fmt: skip
+
+
+TRIED: list[Event] = [
+    searched(TuningPhase.BASELINE, PlanChange()),
+    Started(id=SEARCH.id, plan=trial(PlanChange(), seconds=1.0)),
+    Ended(run=record()),
+    searched(TuningPhase.BASELINE, rungs=(BASELINE_RUNG,)),
+    searched(TuningPhase.SEARCH, COMPILED.change, rungs=(BASELINE_RUNG,)),
+    Started(id=SEARCH.id, plan=trial(COMPILED.change, seconds=1.0)),
+    Progress(phase="measure", at_s=2.0, done=0.5, step_s=0.1),
+]
+FINALS: list[Event] = [
+    Ended(run=record(plan=trial(COMPILED.change, seconds=1.0))),
+    searched(TuningPhase.SEARCH, rungs=(BASELINE_RUNG, COMPILED, *OTHER_RUNGS)),
+    searched(TuningPhase.FINALISTS, PlanChange(), COMPILED.change, rungs=(BASELINE_RUNG, COMPILED, *OTHER_RUNGS)),
+    Started(id=SEARCH.id, plan=trial(COMPILED.change, seconds=3.0), repeat=1),
+]
 
 
 def play(listener: Listener, events: list[Event]) -> None:
@@ -313,3 +370,89 @@ def test_a_log_says_how_far_a_long_epoch_is(
     ]
     assert said[3].startswith("[2/3] loss 1.0000"), "nothing before the first step, one line for the end"
     assert said[4] == "[2/3] epoch 3, training, step 2,021, loss 0.5000"
+
+
+@pytest.mark.usefixtures("standing_clock")
+def test_a_search_says_what_it_tries_and_the_best_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    overview = Overview(SEARCH, checks=True, limit_s=90.0)
+    lines = terminal.LogLines(overview)
+    play(lines, TRIED)
+    assert overview.line == "[0 s of 1 min 30 s] search, bfloat16 + compile: measure 50%, 100 ms per step"
+    play(lines, FINALS)
+    assert overview.line == (
+        "[0 s of 1 min 30 s] finalists, bfloat16 + compile, process 2: starting  ·  "
+        "best so far: bfloat16 + compile, 2.00x (1.94 to 2.06)"
+    )
+    finalist = record(plan=trial(COMPILED.change, seconds=3.0), repeat=1)
+    checked = parity_run()
+    play(lines, [
+        Ended(run=finalist), searched(TuningPhase.GATE, COMPILED.change, rungs=overview.tunings[""].rungs),
+        Started(id=SEARCH.id, plan=trial(replace(COMPILED.change, params={"batch_size": 4}))), Ended(run=checked),
+        Ended(run=tuning_run()),
+    ])  # fmt: skip
+    said = [line.removeprefix("[0 s of 1 min 30 s] ") for line in capsys.readouterr().err.splitlines()]
+    assert said[:5] == [
+        "baseline: 3.20 ms per step",
+        "bfloat16 + compile: 1.60 ms per step, gain 2.00x (1.94 to 2.06), best so far",
+        "fused: 3.30 ms per step, gain 0.97x",
+        "float16: 1.00 ms per step, gain 3.20x, trains differently, parity_failed: torch mps differs: in bn1.",
+        "channels_last: failed: the worker was killed",
+    ], "each trial once, with its gain"
+    assert said[5].startswith("finalists, bfloat16 + compile, process 2: 100 ms per step")
+    assert said[6].startswith("gate, bfloat16 + compile, against ")
+    assert said[7] == "mnist-mlp training batch 32 torch cpu: 2.00x"
+    assert len(said) == 8
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_live_page_gets_a_search(store_file: Path) -> None:
+    with LiveStatusFile(store_file, SEARCH, tuning_limit_s=90.0) as file:
+        assert (live(store_file, SEARCH.id).kind, live(store_file, SEARCH.id).tunings) == (RunKind.TUNE, ())
+        play(file, TRIED)
+        running = live(store_file, SEARCH.id)
+        play(file, FINALS)
+        finals = live(store_file, SEARCH.id)
+        play(file, [Ended(run=tuning_run())])
+        ended = live(store_file, SEARCH.id)
+    (found,) = running.tunings
+    assert (found.baseline, found.goal) == ("mnist-mlp training batch 32 torch cpu", TuningGoal.THROUGHPUT)
+    assert (found.phase, found.trying, found.rungs) == (TuningPhase.SEARCH, "bfloat16 + compile", (BASELINE_RUNG,))
+    assert (running.what, running.phase, running.share) == (found.baseline, "measure, 100 ms per step", 0.5)
+    assert (running.limit_s, running.done) == (90.0, 1)
+    assert finals.tunings[0].trying == "bfloat16 + compile, process 2"
+    assert [rung.title for rung in finals.tunings[0].rungs][-1] == "channels_last"
+    assert (finals.ended, ended.ended) == ((), ("mnist-mlp training batch 32 torch cpu: 2.00x",))
+    assert ended.tunings == ()
+    assert read_one(store_file, SEARCH.id) is None
+
+
+def test_what_a_process_begins_with_is_written_at_once(store_file: Path) -> None:
+    """It may compile for minutes without a word, and the page must not show the trial before it."""
+    with LiveStatusFile(store_file, SEARCH, tuning_limit_s=90.0) as file:
+        play(file, [*TRIED, *FINALS])
+        assert live(store_file, SEARCH.id).tunings[0].phase is TuningPhase.FINALISTS
+
+
+def test_searches_of_a_cluster_are_told_apart() -> None:
+    overview = Overview(replace(SEARCH, plans=(plan(), plan(framework="jax"))), checks=True, limit_s=90.0)
+    for node, framework in (("one", "torch"), ("two", "jax")):
+        baseline = plan(framework=framework)
+        progress = replace(searched(TuningPhase.SEARCH, FUSED.change, rungs=(BASELINE_RUNG,), node=node), plan=baseline)
+        play(overview, [progress, Started(id=SEARCH.id, plan=FUSED.change.applied(baseline), node=node)])
+    assert overview.running == {
+        "one": "mnist-mlp training batch 32 torch cpu: search, fused: starting",
+        "two": "mnist-mlp training batch 32 jax cpu: search, fused: starting",
+    }
+    assert overview.trying == {"one": "fused", "two": "fused"}
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_notebook_keeps_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = start_kernel(monkeypatch, kernel=object())
+    with make_display(SEARCH, quiet=False, checks=True, limit_s=90.0) as display:
+        play(display, [*TRIED, *FINALS])
+        running = kernel.shown[-1]["text/plain"]
+        play(display, [Ended(run=tuning_run())])
+    assert "bfloat16 + compile: 1.60 ms per step, gain 2.00x" in running
+    assert "best so far: bfloat16 + compile, 2.00x" in running
+    assert "2 runs done in 0 s of 1 min 30 s." in kernel.shown[-1]["text/plain"]

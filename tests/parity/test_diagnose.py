@@ -286,8 +286,13 @@ PARTS = NetworkParts(
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(), Settings(compile=True, dtype=Dtype.BFLOAT16, channels_last=True), Settings(dtype=Dtype.TF32)],
-    ids=["plain", "compiled bfloat16", "tf32"],
+    [
+        Settings(),
+        Settings(compile=True, dtype=Dtype.BFLOAT16, channels_last=True),
+        Settings(dtype=Dtype.TF32),
+        Settings(conv_search=True, environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+    ],
+    ids=["plain", "compiled bfloat16", "tf32", "a variable"],
 )
 @pytest.mark.parametrize("quantity", [q for q in Quantity if q not in (Quantity.CURVE, Quantity.ACCURACY)])
 def test_scripts_are_short_and_import_the_framework_alone(quantity: Quantity, settings: Settings) -> None:
@@ -309,6 +314,8 @@ def test_scripts_are_short_and_import_the_framework_alone(quantity: Quantity, se
         assert imported == {"os", "torch"}
         assert script.text.count("\n") < MOST_LINES
         assert max(map(len, script.text.splitlines())) <= 120
+        if settings.environment:
+            assert script.text.index('os.environ["PYTORCH_CUDA_ALLOC_CONF"] =') < script.text.index("\nimport torch")
 
 
 def test_a_long_chain_is_a_short_script_that_runs(
@@ -442,3 +449,12 @@ def test_inputs_that_are_not_contiguous_are_not_on_the_device_either(monkeypatch
     assert compile_options(PLAIN) == {"layout_optimization": True}
     monkeypatch.setenv("TORCHINDUCTOR_LAYOUT_OPTIMIZATION", "0")
     assert compile_options(Settings(channels_last=True)) == {"layout_optimization": False}
+
+
+def test_a_variable_is_taken_back_in_processes_of_its_own() -> None:
+    steered = Settings(environment="OMP_WAIT_POLICY=ACTIVE")
+    inquiry = make_inquiry(make_plan("mnist-mlp", "torch", DeviceKind.CPU, steered))
+    attempts = {attempt.change: attempt for attempt in switches(inquiry)}
+    without = attempts["--environment=default"]
+    assert without.plan.settings == PLAIN
+    assert diagnosis_module._variables(without) != diagnosis_module._variables(attempts["--compile"])

@@ -11,7 +11,8 @@ import pytest
 
 import metalmark as mm
 from metalmark.app import gate
-from metalmark.app.gate import REDUCED, is_own_reference, pass_gate
+from metalmark.app.gate import ON_CPU, REDUCED, is_own_reference, pass_gate, what_is_checked
+from metalmark.app.parity import reference_plan
 from metalmark.errors import UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
@@ -105,6 +106,10 @@ def test_no_check_of_what_is_its_own_reference_or_not_here(store_file: Path, mon
     fed = msgspec.structs.replace(lower, feed=Feed.PIPELINE, loader=Loader(workers=2), seed=7)
     assert is_own_reference(itself)
     assert is_own_reference(other_threads)
+    steered = change(settings=Settings(environment="OMP_WAIT_POLICY=ACTIVE"))
+    assert not is_own_reference(steered)
+    assert what_is_checked(steered).settings.environment == "OMP_WAIT_POLICY=ACTIVE"
+    assert reference_plan(steered, *ON_CPU).settings.environment == ""
     plans = [itself, other_threads, lower, absent, fed]
     found = pass_gate(plans, checks="checks0001", paths={}, store=store_file, progress=False, say=lambda _: None)
     assert found.marks == (None,) * 5

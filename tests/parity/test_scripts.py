@@ -81,8 +81,13 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(), Settings(compile=True, dtype=Dtype.BFLOAT16), Settings(dtype=Dtype.TF32)],
-    ids=["plain", "compiled bfloat16", "tf32"],
+    [
+        Settings(),
+        Settings(compile=True, dtype=Dtype.BFLOAT16),
+        Settings(dtype=Dtype.TF32),
+        Settings(environment="XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true"),
+    ],
+    ids=["plain", "compiled bfloat16", "tf32", "a variable"],
 )
 @pytest.mark.parametrize("quantity", [q for q in Quantity if q not in (Quantity.CURVE, Quantity.ACCURACY)])
 @pytest.mark.parametrize("framework", IMPORTED)
@@ -112,6 +117,8 @@ def test_scripts_are_short_and_import_the_framework_alone(
         assert imported <= IMPORTED[framework]
         assert script.text.count("\n") < MOST_LINES
         assert max(map(len, script.text.splitlines())) <= 120
+        if settings.environment and framework != "mlx":
+            assert script.text.index('os.environ["XLA_FLAGS"] = "--xla_gpu') < script.text.index("\nimport keras")
 
 
 @pytest.mark.timeout(300)

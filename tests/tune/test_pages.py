@@ -26,12 +26,14 @@ from metalmark.report.text.tune_page import (
     ladder_table,
     parity_words,
     settings_words,
+    so_far_table,
     tried_table,
     tuning_answers,
     tuning_sentence,
     tuning_tables,
 )
 from metalmark.results.command import change_options
+from metalmark.tune.ladder import best_so_far
 from tests.samples import (
     BASELINE_RUNG,
     BEST_RUNG,
@@ -351,3 +353,31 @@ def test_markdown_has_the_ladder() -> None:
     text = markdown_text(Content(runs=(tuning_run(),)))
     for words in ("| + compile | 1.60 ms | 20,000 | 2.00x (1.94 to 2.06) |", "| fused | 3.30 ms | 0.97x | no gain |"):
         assert words in text
+
+
+# While a search goes on
+
+
+def test_the_best_so_far_is_what_may_still_win() -> None:
+    fused, differs, crashed = OTHER_RUNGS
+    assert best_so_far(()) is None
+    assert best_so_far((replace(BASELINE_RUNG, value=None), BEST_RUNG)) is None, "the baseline failed"
+    assert best_so_far((BASELINE_RUNG, fused, differs, crashed)) is None, "slower, refused by the gate, failed"
+    compiled = replace(BEST_RUNG, status=RungStatus.NO_GAIN)
+    assert best_so_far((BASELINE_RUNG, fused, compiled)) == compiled
+    refused = replace(compiled, reason="Measured in turn with the baseline, it is no better than the baseline.")
+    assert best_so_far((BASELINE_RUNG, refused)) is None
+    # What needs more memory than is allowed has a worse value, however fast it is.
+    assert best_so_far((BASELINE_RUNG, replace(compiled, value=1.0), UNPROVED)) == UNPROVED
+
+
+def test_what_was_tried_so_far_is_a_table_of_the_goal() -> None:
+    rungs = (replace(BASELINE_RUNG, joules_per_sample=0.004), BEST_RUNG, *OTHER_RUNGS)
+    table = so_far_table(rungs, TuningGoal.THROUGHPUT)
+    assert table.headers == ("tried", "step", "samples/s", "gain", "what came of it")
+    assert [row[-1] for row in table.rows] == [
+        "", "best so far", "", f"trains differently, {PARITY_FAILED}: torch mps differs: in bn1.",
+        "failed: the worker was killed",
+    ]  # fmt: skip
+    assert "energy per sample" in so_far_table(rungs, TuningGoal.ENERGY).headers
+    assert "memory" in so_far_table(rungs, TuningGoal.MEMORY).headers

@@ -66,13 +66,13 @@ def test_nearly_every_landscape_is_searched_to_its_best() -> None:
 def test_the_strongest_is_tried_first_and_on_top_of_what_helped() -> None:
     search = Search(OPTIONS)
     proposed = []
-    for value in (1.0, 0.5, 0.7, 0.3, 0.31, 0.29):
+    for value in (1.0, 0.5, 0.3, 0.31, 0.29):
         candidate = search.propose()
         assert candidate is not None
         proposed.append(set(candidate))
         search.tell(candidate, value)
     assert proposed == [
-        set(), {"bfloat16"}, {"tf32"}, {"bfloat16", "compile"}, {"bfloat16", "compile", "fused"},
+        set(), {"bfloat16"}, {"bfloat16", "compile"}, {"bfloat16", "compile", "fused"},
         {"bfloat16", "compile", "channels_last"},
     ]  # fmt: skip
     assert search.best == {"bfloat16", "compile", "channels_last"}
@@ -99,10 +99,14 @@ def test_an_option_that_needs_another_is_never_alone() -> None:
     assert search.best == {"compile", "autotune"}
 
 
-def test_a_strong_option_is_tried_again_when_others_have_helped() -> None:
-    """A GPU that waits for its host: bfloat16 gains nothing until the step is captured."""
+@pytest.mark.parametrize(
+    ("host_ms", "trials"),
+    [pytest.param(24.0, 3, id="it gained, so tf32 waits"), pytest.param(36.0, 5, id="it gets a second chance")],
+)
+def test_a_strong_option_is_kept_or_tried_again_when_others_have_helped(host_ms: float, trials: int) -> None:
+    """A GPU that waits for its host: bfloat16 gains little or nothing until the step is captured."""
     device = {"": 33.0, "tf32": 10.5, "bfloat16": 8.0}
-    host = {"": 18.0, "tf32": 18.0, "bfloat16": 24.0}
+    host = {"": 18.0, "tf32": 18.0, "bfloat16": host_ms}
 
     def step_ms(candidate: Candidate) -> float:
         (dtype,) = candidate & device.keys() or {""}
@@ -119,7 +123,7 @@ def test_a_strong_option_is_tried_again_when_others_have_helped() -> None:
         seen.append(candidate)
         search.tell(candidate, step_ms(candidate))
     assert search.best == {"bfloat16", "graph", "compile"}
-    assert seen.index(search.best) == 5, "right after each strong option was tried once"
+    assert seen.index(search.best) == trials
 
 
 def test_what_is_left_out_is_not_proposed_again() -> None:

@@ -7,6 +7,7 @@ import ast
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,8 @@ TRAINED: dict[str, list[Changed]] = {
         {"accumulate": 4},
         {"attention_kernel": "math"},
         {"recompute": True},
+        {"conv_search": True},
+        {"environment": "OMP_WAIT_POLICY=PASSIVE"},
         {"graph": True},
         {"compile": True},
         {"dtype": "bfloat16", "compile": True, "fused": True, "channels_last": True, "threads": 1, "accumulate": 2},
@@ -64,6 +67,8 @@ EVERY: dict[str, tuple[Scalar, ...]] = {
     "attention_kernel": ("flash", "cudnn"),
     "accumulate": (1, 4),
     "recompute": (True,),
+    "conv_search": (True,),
+    "environment": ("PYTORCH_MPS_FAST_MATH=1",),
 }
 
 
@@ -151,7 +156,16 @@ def test_every_setting_leaves_a_word_in_the_text(framework: str) -> None:
 
 
 def test_one_setting_on_torch_is_a_short_text() -> None:
-    for name in ("dtype", "fused", "channels_last", "threads", "compile", "attention_kernel"):
+    for name in (
+        "dtype",
+        "fused",
+        "channels_last",
+        "threads",
+        "compile",
+        "attention_kernel",
+        "conv_search",
+        "environment",
+    ):
         for value in EVERY[name]:
             assert len(source("torch", {name: value}, placed_on="cuda:0").splitlines()) < 25, (name, value)
 
@@ -169,11 +183,26 @@ def test_only_lines_that_the_settings_need_are_in_the_text() -> None:
         "checkpoint": {"recompute": True},
         "chunk(4)": {"accumulate": 4},
         "enable_math_sdp(False)": {"attention_kernel": "flash"},
+        "cudnn.benchmark = True": {"conv_search": True},
+        'os.environ["OMP_WAIT_POLICY"] = "PASSIVE"': {"environment": "OMP_WAIT_POLICY=PASSIVE"},
     }
     for text, settings in ((source("torch", each, placed_on="cuda"), each) for each in words.values()):
         found = {name for name in words if name in text}
         also = {"autocast"} if settings == {"dtype": "float16"} else set()
         assert found == {name for name, each in words.items() if each == settings} | also
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+def test_variables_are_set_before_the_first_import_of_a_framework(framework: str) -> None:
+    for mode, settings in itertools.product(Mode, combinations(1)):
+        text = source(framework, {**settings, "environment": "FIRST=1 SECOND=a=b"}, mode)
+        lines = [line for line in text.splitlines() if re.match(r"import |from |os\.environ", line)]
+        assert lines[0] == "import os"
+        assert 'os.environ["SECOND"] = "a=b"' in lines
+        last = max(number for number, line in enumerate(lines) if line.startswith("os.environ"))
+        assert not any(line.startswith(("import", "from")) for line in lines[1:last])
+    text = source("mlx", {"environment": "FIRST=1 SECOND=2"})
+    assert "# Not written for this framework: environment FIRST=1 SECOND=2." in text
 
 
 def test_a_captured_step_in_float16() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 
+from metalmark.backends.environment import VARIABLES, pairs, parse_environment
 from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan, PlanChange
 from metalmark.model.run import Machine
 from metalmark.model.tuning import TuningGoal
@@ -47,6 +50,32 @@ def test_a_framework_says_what_it_lacks() -> None:
     assert "fused" not in names(space(mode=Mode.INFERENCE))
 
 
+def test_variables_are_tried_where_they_are_read() -> None:
+    variables = {each.name for each in entries() if each.axis == "environment"}
+    tried = {
+        (framework, device_type): variables & set(names(space(framework, device_type)))
+        for framework in ("torch", "tensorflow", "jax", "mlx")
+        for device_type in ("cpu", "cuda", "mps")
+    }
+    assert tried["torch", "cpu"] == {"OMP_WAIT_POLICY=ACTIVE"}
+    assert tried["torch", "mps"] == {"PYTORCH_MPS_FAST_MATH=1", "PYTORCH_MPS_PREFER_METAL=1"}
+    assert tried["tensorflow", "cuda"] == {"TF_GPU_THREAD_MODE=gpu_private"}
+    assert tried["jax", "cuda"] == {"XLA latency hiding"}
+    assert not any(tried[key] for key in (("torch", "cuda"), ("tensorflow", "mps"), ("jax", "cpu"), ("mlx", "mps")))
+    assert "expandable segments" in names(space(goal="memory")) or sys.platform != "linux"
+    assert "cuDNN search" in names(space())
+    assert "cuDNN search" not in names(space(device_type="mps"))
+
+
+def test_every_variable_that_is_tried_may_be_set() -> None:
+    for entry in entries():
+        if entry.axis == "environment":
+            text = str(entry.settings["environment"])
+            assert parse_environment(text) == text
+            assert all(set(VARIABLES[name].frameworks) >= set(entry.frameworks) for name in pairs(text))
+            assert all(set(VARIABLES[name].devices) >= set(entry.expected) for name in pairs(text))
+
+
 def test_what_is_kept_is_not_tried_and_every_axis_can_be_kept() -> None:
     plan = msgspec.structs.replace(PLAN, feed=Feed.PIPELINE, loader=Loader())
     found = space_of(plan, device_type="cpu", goal=TuningGoal.LATENCY, machine=MACHINE, fixed=axes())
@@ -75,6 +104,8 @@ def test_changes_in_words() -> None:
     assert change_words(PlanChange()) == "baseline"
     assert change_words(second) == "bfloat16 + compile + threads 2 + batch 64"
     assert added_words(first, second) == "+ compile + threads 2 + batch 64"
+    third = PlanChange(settings={**first.settings, "conv_search": True, "environment": "OMP_WAIT_POLICY=ACTIVE"})
+    assert added_words(first, third) == "+ conv_search + OMP_WAIT_POLICY=ACTIVE"
     restored = msgspec.json.decode(msgspec.json.encode(second), type=PlanChange)
     assert restored.applied(PLAN).settings == second.applied(PLAN).settings
     assert restored.applied(PLAN).settings.dtype.name == "BFLOAT16"

@@ -21,8 +21,9 @@ from metalmark.errors import UsageError
 from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Budget, PlanChange, Settings
-from metalmark.model.run import Failed, FailureKind
+from metalmark.model.run import Failed, FailureKind, RunKind
 from metalmark.model.tuning import RungStatus, Tuned, TuningRun
+from metalmark.store.live import read_all
 from metalmark.store.store import Store
 from tests.processes import heed_ctrl_c, metalmark, run, until
 
@@ -220,6 +221,9 @@ def test_a_search_that_is_stopped_is_kept(path: Path, tmp_path: Path, number: si
         return sum(isinstance(each, BenchRun) for each in stored(path)) if path.exists() else 0
 
     until(lambda: trials() >= 4)  # the third one helps
+    (status,) = read_all(path)
+    assert (status.kind, status.limit_s, status.alive) == (RunKind.TUNE, 600.0, True)
+    assert len(status.tunings[0].rungs) >= 2
     command.send_signal(number)
     printed, told = command.communicate(timeout=60)
     every = stored(path)
@@ -227,6 +231,7 @@ def test_a_search_that_is_stopped_is_kept(path: Path, tmp_path: Path, number: si
     assert isinstance(found.outcome, Tuned)
     assert not found.outcome.complete
     assert found.outcome.baseline.title == "baseline"
+    assert [left.alive for left in read_all(path)] == ([] if number is signal.SIGINT else [False])
     if number is signal.SIGINT:
         assert command.returncode == 130
         assert f"metalmark tune --resume={found.sweep}" in told

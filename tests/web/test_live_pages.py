@@ -7,15 +7,18 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from metalmark.model.plan import PlanChange
 from metalmark.model.run import RunKind
 from metalmark.model.training import Ending, Epoch, Goal, TrainingRun, TrainingSession
+from metalmark.model.tuning import RungStatus, TuningPhase
 from metalmark.store.live import LiveFile, Trace, live_folder
 from metalmark.store.store import Store
 from metalmark.training.folder import write_record
 from tests.report.contents import watched
-from tests.samples import MACHINE, plan, record
+from tests.samples import BASELINE_RUNG, MACHINE, OTHER_RUNGS, live_tuning, plan, record, rung, tuned, tuning_run
 from tests.store.test_live import ID, status
 from tests.web.conftest import HOSTILE
+from tests.web.test_pages import read
 
 
 @pytest.fixture
@@ -62,6 +65,69 @@ def test_a_killed_run_is_shown_as_ended(client: TestClient, store_file: Path) ->
     assert "its process is gone" in client.get("/live").text
     assert "Running now:" not in client.get("/").text
     assert "It runs now" not in client.get(f"/sweep/{ID}").text
+
+
+def test_a_search_is_shown_as_it_goes(client: TestClient, store_file: Path) -> None:
+    file = LiveFile(store_file, ID)
+    searching = {"kind": RunKind.TUNE, "what": HOSTILE, "phase": "warm-up", "limit_s": 90.0, "done": 7}
+    file.write(status(**searching))
+    assert "0 s of 1 min 30 s, 7 runs done" in read(client.get(f"/live/{ID}/now").text).text, "before the first trial"
+    crashed = rung(HOSTILE, RungStatus.FAILED, None, reason=f"{HOSTILE} broke")
+    searched = live_tuning(rungs=(*live_tuning().rungs, crashed))
+    file.write(status(**searching, share=0.25, tunings=(searched,)))
+    for address in (f"/live/{ID}", f"/live/{ID}/now"):
+        answer = client.get(address).text
+        assert HOSTILE not in answer
+        text = " ".join(read(answer).text.split())
+        for part in (
+            "Tuning mnist-mlp training batch 32 torch cpu, goal throughput", "search (now)", "0 s of 1 min 30 s",
+            "bfloat16 + fused: warm-up", "25%", "bfloat16 + compile: 1.60 ms per step, gain 2.00x (1.94 to 2.06)",
+            "fused3.30 ms9,6970.97x", "trains differently, parity_failed: torch mps differs: in bn1.",
+            "channels_last-failed: the worker was killed", f"{HOSTILE}-failed: {HOSTILE} broke",
+        ):  # fmt: skip
+            assert part in text, part
+        assert answer.count("best so far") == 2, "in words, and in its row"
+        assert answer.count('aria-current="step"') == 1
+        assert f'href="/sweep/{ID}"' in answer
+    assert "search, bfloat16 + fused: warm-up; 0 s of 1 min 30 s, 7 runs done" in client.get("/live/now").text
+    assert "tuning &lt;script&gt;" in client.get("/").text
+    nothing = live_tuning(phase=TuningPhase.GATE, rungs=(BASELINE_RUNG, OTHER_RUNGS[0]))
+    file.write(status(**searching, tunings=(nothing, live_tuning(node="one"))))
+    text = " ".join(read(client.get(f"/live/{ID}/now").text).text.split())
+    assert "checkingbfloat16 + fused" in text
+    assert "nothing is better than the baseline so far" in text
+    assert "torch cpu on one, goal" in text
+
+
+def test_a_search_that_runs_is_not_called_stopped(client: TestClient, store_file: Path) -> None:
+    """Its run is stored from the start, so that it can go on when it is killed."""
+    with Store(store_file) as store:
+        store.put(tuning_run(tuned(complete=False), id="tuned00001", sweep=ID))
+    file = LiveFile(store_file, ID)
+    file.write(status(kind=RunKind.TUNE, limit_s=90.0, tunings=(live_tuning(),)))
+    page = client.get("/run/tuned00001").text
+    assert "tune, running" in page
+    assert "as if it were stopped here" in page
+    assert "fused" in page
+    assert "as if it were stopped here" in client.get(f"/sweep/{ID}").text
+    with Store(store_file) as store:  # further on, with the same best
+        more = rung("novel", RungStatus.NO_GAIN, change=PlanChange(settings={"threads": 7}))
+        store.put(tuning_run(tuned(complete=False, others=(more,)), id="tuned00001", sweep=ID))
+    assert "threads 7" in client.get("/run/tuned00001").text
+    assert "threads 7" in client.get(f"/sweep/{ID}").text
+    file.write(status(kind=RunKind.TUNE, process_s=1.0, limit_s=90.0, tunings=(live_tuning(),)))
+    killed = client.get(f"/live/{ID}/now").text
+    assert "its process is gone" in killed
+    assert f"metalmark tune --resume={ID}" in killed
+    assert "search (now)" not in killed
+    assert "tune, running" not in client.get("/run/tuned00001").text
+    file.remove()
+    over = client.get(f"/live/{ID}/now").text
+    assert "data-over" in over
+    assert 'href="/run/tuned00001"' in over
+    with Store(store_file) as store:
+        store.put(tuning_run(id="tuned00002", sweep=ID))
+    assert f'href="/sweep/{ID}"' in client.get(f"/live/{ID}/now").text, "of several, all of them"
 
 
 @pytest.mark.parametrize("values", [(0.0,), (0.0, 0.0), (-1.0, 5.0), (1e300, 1e-300)])

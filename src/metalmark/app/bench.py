@@ -56,6 +56,8 @@ def bench(
     attention_kernel: Choice | None = None,
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
+    conv_search: Choice | None = None,
+    environment: Choice | None = None,
     threads: Choice | None = None,
     nproc: Choice | None = None,
     scaling: Choice | None = None,
@@ -154,7 +156,8 @@ def bench(
             knobs = {
                 "dtype": dtype, "compile": compile, "compile_mode": compile_mode, "graph": graph,
                 "channels_last": channels_last, "fused": fused, "attention_kernel": attention_kernel,
-                "accumulate": accumulate, "recompute": recompute, "threads": threads,
+                "accumulate": accumulate, "recompute": recompute, "conv_search": conv_search,
+                "environment": environment, "threads": threads,
             }  # fmt: skip
             loading = {"workers": workers, "prefetch": prefetch, "pin": pin, "start_method": start_method}
             file: SettingsFile | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metalmark.backends.catalog import MODE_WITHOUT_COMPILE, find, installed, visible
+from metalmark.backends.environment import parse_environment
 from metalmark.data.catalog import ACCEPTED, OWN, REAL, SYNTHETIC
 from metalmark.errors import NotInstalledError, UsageError, counted
 from metalmark.model.plan import ATTENTION_KERNELS, COMPILE_MODES, Cooldown, Dtype, Feed, Loader, Proving, Settings
@@ -84,9 +85,14 @@ def settings_product(
     attention_kernel: Choice | None = None,
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
+    conv_search: Choice | None = None,
+    environment: Choice | None = None,
 ) -> list[Settings]:
     """Every combination of how a step is run. None: the default."""
-    given = {"compile": compile, "graph": graph, "channels_last": channels_last, "fused": fused, "recompute": recompute}
+    given = {
+        "compile": compile, "graph": graph, "channels_last": channels_last, "fused": fused, "recompute": recompute,
+        "conv_search": conv_search,
+    }  # fmt: skip
     values: dict[str, list[Any]] = {
         "dtype": [Dtype.FLOAT32] if dtype is None else members(Dtype, dtype, what="--dtype", plural="Types"),
         **{name: _switch(value, what=f"--{name.replace('_', '-')}") for name, value in given.items()},
@@ -94,6 +100,7 @@ def settings_product(
         "compile_mode": _or_default(compile_mode, COMPILE_MODES, what="--compile-mode"),
         "attention_kernel": _or_default(attention_kernel, ATTENTION_KERNELS, what="--attention-kernel"),
         "accumulate": [1] if accumulate is None else parse_parts(accumulate),
+        "environment": [""] if environment is None else parse_environments(environment),
     }
     if any(values["compile_mode"]) and True not in values["compile"]:
         raise UsageError(MODE_WITHOUT_COMPILE, hint="Add --compile, or leave --compile-mode out.")
@@ -112,6 +119,14 @@ def _or_default(value: Choice | None, words: tuple[str, ...], *, what: str) -> l
         return [""]
     chosen = choose(listed(value), (DEFAULT, *words), what=what, plural="It takes")
     return ["" if word == DEFAULT else word for word in chosen]
+
+
+def parse_environments(value: Choice) -> list[str]:
+    """Parse a list, each of whose words is one variable, or several with a blank between them, set together."""
+    if listed(value).strip() == "":
+        return [""]
+    words = split_list(listed(value), what="--environment")
+    return list(dict.fromkeys("" if word == DEFAULT else parse_environment(word) for word in words))
 
 
 def parse_parts(value: Choice) -> list[int]:

@@ -79,6 +79,8 @@ def explain(
     attention_kernel: Choice | None = None,
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
+    conv_search: Choice | None = None,
+    environment: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
@@ -144,7 +146,8 @@ def explain(
     frameworks = choices.frameworks_for(info, framework)
     settings = choices.settings_product(
         dtype=dtype, compile=compile, compile_mode=compile_mode, graph=graph, channels_last=channels_last, fused=fused,
-        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, threads=threads,
+        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, conv_search=conv_search,
+        environment=environment, threads=threads,
     )  # fmt: skip
     devices = choose_devices(frameworks, split_list(choices.listed(device), what="--device"))
     axes = SweepAxes(

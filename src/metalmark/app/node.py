@@ -45,7 +45,7 @@ from metalmark.model.codec import encode
 from metalmark.model.plan import Sweep
 from metalmark.model.run import Run
 from metalmark.runner.ask import in_one_line
-from metalmark.runner.events import Event, Paused, Progress, Started
+from metalmark.runner.events import Event, Paused, Progress, Started, TuningProgress
 from metalmark.runner.probing import probe_all
 from metalmark.runner.sweeping import Measurer, was_interrupted
 
@@ -96,6 +96,8 @@ class NodeAgent:
             self.tell(EventReply(paused=event))
         elif isinstance(event, Progress):
             self.tell(EventReply(progress=event))
+        elif isinstance(event, TuningProgress):
+            self.tell(EventReply(tuning=event))
 
     def _say(self, text: str) -> None:
         self.tell(SaidReply(text=text))

@@ -242,7 +242,7 @@ class ClusterPlace:
             elif isinstance(reply, SaidReply):
                 self._say(f"{node.title}: {reply.text}")
             elif isinstance(reply, EventReply):
-                for event in (reply.started, reply.paused, reply.progress):
+                for event in (reply.started, reply.paused, reply.progress, reply.tuning):
                     if event is not None:
                         tell(msgspec.structs.replace(event, node=node.title))
 

@@ -53,6 +53,8 @@ def parity(
     attention_kernel: Choice | None = None,
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
+    conv_search: Choice | None = None,
+    environment: Choice | None = None,
     threads: Choice | None = None,
     data: Choice | None = None,
     target_column: str = "",
@@ -113,7 +115,8 @@ def parity(
         require([info], [base_framework])
     settings = choices.settings_product(
         dtype=dtype, compile=compile, compile_mode=compile_mode, graph=graph, channels_last=channels_last, fused=fused,
-        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, threads=threads,
+        attention_kernel=attention_kernel, accumulate=accumulate, recompute=recompute, conv_search=conv_search,
+        environment=environment, threads=threads,
     )  # fmt: skip
     modes = choices.members(Mode, mode, what="--mode", plural="Modes")
     paths = {**param_paths, **data_paths, **({info.name: source} if source else {})}

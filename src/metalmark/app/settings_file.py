@@ -4,8 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from metalmark.app.choices import Choice, listed, members
-from metalmark.errors import UsageError
+from metalmark.backends.environment import parse_environment
+from metalmark.errors import FormatError, UsageError
 from metalmark.machine.durable import read_whole, write_whole
 from metalmark.model.plan import DeviceKind, Mode
 from metalmark.model.settings_file import MAKE_ONE, SettingsFile, decode_settings, encode_settings
@@ -38,7 +41,12 @@ def read_settings(path: str | os.PathLike[str]) -> SettingsFile:
         raise UsageError(f"There is no settings file {source}.", hint=MAKE_ONE) from error
     except OSError as error:
         raise UsageError(f"{source} can't be read: {error.strerror}.", hint=MAKE_ONE) from error
-    return decode_settings(data, source=str(source))
+    file = decode_settings(data, source=str(source))
+    try:
+        environment = parse_environment(file.settings.environment)
+    except UsageError as error:
+        raise FormatError(f"{source}: {error.message}", hint=error.hint) from error
+    return replace(file, settings=replace(file.settings, environment=environment))
 
 
 def settings_for(

@@ -77,6 +77,8 @@ def train(
     attention_kernel: Choice | None = None,
     accumulate: Choice | None = None,
     recompute: Choice | None = None,
+    conv_search: Choice | None = None,
+    environment: Choice | None = None,
     threads: Choice | None = None,
     nproc: int | str | None = None,
     scaling: str | None = None,
@@ -167,7 +169,7 @@ def train(
         knobs = {
             "dtype": dtype, "compile": compile, "compile_mode": compile_mode, "channels_last": channels_last,
             "fused": fused, "attention_kernel": attention_kernel, "accumulate": accumulate, "recompute": recompute,
-            "threads": threads,
+            "conv_search": conv_search, "environment": environment, "threads": threads,
         }  # fmt: skip
         info, source = describe(names[0])
         given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))

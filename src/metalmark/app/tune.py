@@ -19,6 +19,7 @@ from metalmark.app.settings_file import write_settings
 from metalmark.app.tune_gate import TuningKeeper
 from metalmark.app.tuner import Tuner
 from metalmark.display import make_display
+from metalmark.display.status import LiveStatusFile
 from metalmark.errors import UsageError, did_you_mean
 from metalmark.explain.instructions import device_type
 from metalmark.model.codec import AnyRun, encode
@@ -156,11 +157,15 @@ def tune(
         with Store(path) as opened, tracking:
             if resume is None:
                 opened.add_sweep(sweep)
-            with make_display(sweep, quiet=not progress, checks=True, limit_s=time_s) as display:
+            with (
+                make_display(sweep, quiet=not progress, checks=True, limit_s=time_s) as display,
+                LiveStatusFile(path, sweep, tuning_limit_s=time_s) as status,
+            ):
                 tune_all = _tune_there if sweep.targets else _tune_here
                 runs, complete = tune_all(
-                    sweep, request, known, store=opened, listeners=[display, tracking.listener()], say=say, place=place
-                )
+                    sweep, request, known, store=opened, listeners=[display, status, tracking.listener()], say=say,
+                    place=place,
+                )  # fmt: skip
     if target is not None:
         _write_best(runs, target, say)
     if raise_interrupt and not complete:

@@ -10,11 +10,13 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan, PlanChange
 from metalmark.model.tuning import TuningRequest
 from metalmark.results.cells import Cell
+from metalmark.stats.summary import median
 from metalmark.tune.figures import completed
 from metalmark.tune.ladder import TriedSettings, key_of
 
 SHORT_SHARE, SHORT_BLOCKS, LONG_BLOCKS = 1 / 3, 4, 6
 """Of the time for which a finalist is measured, that of a trial of the search; and the fewest blocks of each."""
+USUAL_OF = 3
 SLOW_S, SLOW_BLOCKS = 1.0, 3
 """Of a step that is so long, finalists have fewer blocks: one step averages much noise away by itself."""
 
@@ -24,8 +26,7 @@ class TrialBench:
         self.plan, self._request, self.trials = plan, request, trials
         self._begin_s = time.monotonic()
         self.tried: list[TriedSettings] = []
-        self.longest_s = 0.0
-        """How long the longest process took, from its start to its end."""
+        self._took_s: list[float] = []
 
     def measure(self, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1) -> list[list[BenchRun]]:
         """Measure each change so many times, in turn, and return its runs. One that is known takes no time."""
@@ -34,7 +35,7 @@ class TrialBench:
         known = all(self.trials.is_known(plan, repeats=repeats) for plan in plans)
         found = self.trials.measure(plans, repeats=repeats)
         if not known:
-            self.longest_s = max(self.longest_s, (time.monotonic() - begin_s) / (len(changes) * repeats))
+            self._took_s.append((time.monotonic() - begin_s) / (len(changes) * repeats))
         for change, runs in zip(changes, found, strict=True):
             held = next((each for each in self.tried if key_of(each.change) == key_of(change)), None)
             if held is None:
@@ -53,13 +54,19 @@ class TrialBench:
         done = tuple(completed(baseline))
         return bool(done) and Cell(plan=self.plan, records=done).step_s > SLOW_S
 
+    @property
+    def usual_s(self) -> float:
+        """How long a process takes, from its start to its end, by the last ones. One that compiled for a minute says
+        little: the next has its code from the compiler's cache."""
+        return median(self._took_s[-USUAL_OF:]) if self._took_s else 0.0
+
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begin_s
 
     def has_time(self, until: float, *, cost: float = 1.0) -> bool:
-        """Whether one more trial, as long as the longest so far or a multiple of it, would end before that share of the
+        """Whether one more trial, as long as the last ones or a multiple of that, would end before that share of the
         time."""
-        return self.elapsed_s() + cost * self.longest_s <= until * self._request.time_s
+        return self.elapsed_s() + cost * self.usual_s <= until * self._request.time_s
 
     def _trial_plan(self, change: PlanChange, *, final: bool) -> Plan:
         plan = change.applied(self.plan)

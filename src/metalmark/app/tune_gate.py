@@ -17,6 +17,7 @@ from metalmark.model.parity import ParityMark, ParityRun
 from metalmark.model.plan import Budget, DeviceKind, Mode, Plan
 from metalmark.model.run import Failed, FailureKind, Run, now_utc
 from metalmark.parity.confirm import examine_twice
+from metalmark.parity.distance import LOW
 from metalmark.parity.examine import parity_run
 from metalmark.parity.job import Options
 from metalmark.runner.events import Ended, Listener, Started, tell_all
@@ -72,7 +73,8 @@ class TuneGate:
         parity: ParityMark | None = None
         small = self._with_small_batch(what_is_checked(plan), seconds / 2)
         if not is_own_reference(small):
-            run, interrupted = self._examined(small, reference_plan(small, *ON_CPU), CHECK, seconds, listeners)
+            options = msgspec.structs.replace(CHECK, variations=plan.settings.dtype not in LOW)
+            run, interrupted = self._examined(small, reference_plan(small, *ON_CPU), options, seconds, listeners)
             parity = mark_of(run)
             if small.params != plan.params:
                 notes.append(

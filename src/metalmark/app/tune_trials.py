@@ -43,7 +43,11 @@ class Trials:
                 self.runs.append(run)
                 self.measured += 1
 
-        if not run_sweep(sweep, previous=tuple(self.runs), keep=keep, listeners=self._listeners, cells=set(cells)):
+        # Measured once: after a trial the machine is not idle for a while.
+        idle_w = next((run.telemetry.idle_w for run in self.runs), None)
+        if not run_sweep(
+            sweep, previous=tuple(self.runs), keep=keep, listeners=self._listeners, cells=set(cells), idle_w=idle_w
+        ):
             raise TuningStopped
         return [[run for run in self.runs if run.cell == cell and run.repeat < repeats] for cell in cells]
 

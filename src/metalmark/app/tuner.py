@@ -16,13 +16,14 @@ from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import ParityMark, ParityRun, ParityVerdict
 from metalmark.model.plan import Mode, Plan, PlanChange, Sweep
 from metalmark.model.run import Absent, Failed, FailureKind, Software, Telemetry, new_id, now_utc
-from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningRequest, TuningRun
+from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningPhase, TuningRequest, TuningRun
 from metalmark.results.cells import Cell
-from metalmark.runner.events import Ended, Listener, tell_all
+from metalmark.runner.events import Ended, Listener, TuningProgress, tell_all
+from metalmark.runner.spares import kept_ready
 from metalmark.stats.difference import Verdict
 from metalmark.tune.batches import BatchClimb, memory_limit
 from metalmark.tune.figures import compared, completed, excess_of, figures_of, value_of
-from metalmark.tune.ladder import chain_of, change_words, combined, key_of, ladder_of
+from metalmark.tune.ladder import chain_of, change_words, combined, key_of, ladder_of, rungs_so_far
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of, unsupported
 
@@ -45,7 +46,10 @@ TOO_MUCH_NOTE = (
 )
 LEAST_REPEATS = 2
 """Of one process nothing shows how processes differ."""
-SUSPECTS = ("dtype", "compile_mode", "compile", "graph", "attention", "channels_last", "fused")
+SUSPECTS = (
+    "dtype", "environment", "compile_mode", "compile", "graph", "attention_kernel", "conv_search", "channels_last",
+    "fused",
+)  # fmt: skip
 """What most likely makes a network train differently, the first first."""
 SWAPPING = "swapping"
 BATCH_NOTE = (
@@ -88,7 +92,8 @@ class Tuner:
         # There from the start, so that a search that is killed can be found and go on.
         self._save(Tuned(ladder=(Rung(title="baseline", status=RungStatus.BASELINE),), complete=False))
         try:
-            outcome = self._tune()
+            with kept_ready(self._plan):
+                outcome = self._tune()
         except (TuningStopped, KeyboardInterrupt):
             self.stopped = True
             outcome = self._outcome(self._best_so_far(), complete=False)
@@ -97,7 +102,7 @@ class Tuner:
         return run
 
     def _tune(self) -> Tuned | Failed:
-        (baseline,) = self._bench.measure([PlanChange()])
+        (baseline,) = self._measure(TuningPhase.BASELINE, [PlanChange()])
         failure = failure_of(baseline)
         if failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY:
             baseline = self._in_parts(baseline)
@@ -118,6 +123,22 @@ class Tuner:
         best = self._decide(more)
         return self._outcome(best, complete=True)
 
+    def _measure(
+        self, phase: TuningPhase, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1
+    ) -> list[list[BenchRun]]:
+        """Measure changes, and let listeners know before and after."""
+        self._tell(phase, changes)
+        found = self._bench.measure(changes, final=final, repeats=repeats)
+        self._tell(phase)
+        return found
+
+    def _tell(self, phase: TuningPhase, trying: Sequence[PlanChange] = ()) -> None:
+        rungs = rungs_so_far(self._bench.tried, self._request, self._marked)
+        progress = TuningProgress(
+            plan=self._plan, goal=self._request.goal, phase=phase, trying=tuple(trying), rungs=rungs
+        )  # fmt: skip
+        tell_all(self._listeners)(progress)
+
     def _in_parts(self, baseline: list[BenchRun]) -> list[BenchRun]:
         """Let the baseline, which does not fit, run its batch in as few parts as do; return its runs."""
         asked, size = self._plan, self._plan.params.get("batch_size")
@@ -128,7 +149,7 @@ class Tuner:
             if refused or plan == asked or not isinstance(size, int) or size % parts:
                 break
             self._plan = self._bench.plan = plan
-            (runs,) = self._bench.measure([PlanChange()])
+            (runs,) = self._measure(TuningPhase.BASELINE, [PlanChange()])
             if failure_of(runs) is None:
                 self._notes.append(IN_PARTS_NOTE.format(size=size, parts=parts))
                 return runs
@@ -159,7 +180,7 @@ class Tuner:
             if not self._bench.has_time(until) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
                 break
-            (runs,) = self._bench.measure([change])
+            (runs,) = self._measure(TuningPhase.SEARCH, [change])
             self._leave_out_refused(candidate, runs)
             self._search.tell(candidate, value_of(runs, self._request))
             if candidate == self._search.best:
@@ -210,7 +231,7 @@ class Tuner:
             change = combined(settings, PlanChange(params={"batch_size": batch}))
             if not self._bench.has_time(BATCH_SHARE) and not self._bench.is_known(change):
                 break
-            (runs,) = self._bench.measure([change])
+            (runs,) = self._measure(TuningPhase.BATCH, [change])
             swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)
             spoilt = f"a batch of {batch} made the machine swap" if swapped else ""
             climb.tell(batch, value_of(runs, self._request), _peak_bytes(runs), spoilt=spoilt)
@@ -276,10 +297,10 @@ class Tuner:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
         until = SLOW_FINALS_SHARE if self._bench.is_slow() else FINALS_SHARE
         room_s = until * self._request.time_s - self._bench.elapsed_s()
-        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.longest_s * (1 + len(finalists)):
+        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [combined(self._search.change(each), more) for each in finalists]
-        fit = int(room_s / max(self._bench.longest_s * (1 + len(finalists)), 1e-3))
+        fit = int(room_s / max(self._bench.usual_s * (1 + len(finalists)), 1e-3))
         repeats = max(LEAST_REPEATS, min(self._request.repeats, fit))
         known = all(self._bench.is_known(each, final=True, repeats=LEAST_REPEATS) for each in changes)
         if not self._bench.has_time(1.0) and not known:
@@ -289,7 +310,8 @@ class Tuner:
             return finalists[0]
         names = " and ".join(change_words(change) for change in changes)
         self._say(f"Measuring {names} in turn with the baseline, {repeats} times each.")
-        baseline, *measured = self._bench.measure([PlanChange(), *changes], final=True, repeats=repeats)
+        every = [PlanChange(), *changes]
+        baseline, *measured = self._measure(TuningPhase.FINALISTS, every, final=True, repeats=repeats)
         order = sorted(
             (value, place) for place, runs in enumerate(measured)
             if (value := value_of(runs, self._request)) is not None
@@ -316,6 +338,7 @@ class Tuner:
         gate = TuneGate(baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths)
         gate.remember(self._checks)
         self._say(f"Checking that {change_words(change)} trains the same network.")
+        self._tell(TuningPhase.GATE, [change])
         left_s = self._request.time_s - self._bench.elapsed_s()
         verdict = gate.check(change.applied(self._plan), seconds=max(20.0, left_s), listeners=self._listeners)
         self._notes += verdict.notes

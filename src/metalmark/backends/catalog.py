@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
 
+from metalmark.backends.environment import known_pairs, pairs, refusal
 from metalmark.backends.ranks import ONE, Ranks
 from metalmark.errors import NotInstalledError, UnsupportedError, UsageError, did_you_mean
 from metalmark.model.plan import DEFAULT_SETTINGS, Dtype, Loader, Plan, Settings
@@ -55,13 +56,16 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     variables: dict[str, str] = {}
     threads_variable: str = ""
     tf32_variable: str = ""
+    first_step_modules: tuple[str, ...] = ()
+    compile_modules: tuple[str, ...] = ()
     launcher: str = ""
     no_world: str = ""
     one_machine: str = ""
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Return the variables that must be set before the framework is imported."""
-        variables = dict(self.variables)
+        # Only those that are known: settings may come from a file, and `check` refuses the others.
+        variables = {**known_pairs(settings.environment, self.name), **self.variables}
         if self.threads_variable and settings.threads is not None:
             variables[self.threads_variable] = str(settings.threads)
         if self.tf32_variable:
@@ -85,6 +89,10 @@ class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for limit in self.limits:
             if limit.forbids(settings, device_type, loader):
                 raise UnsupportedError(f"{limit.flag} on {self.name}, {device_type}: {limit.reason}")
+        for name, value in pairs(settings.environment).items():
+            why = refusal(name, value, self.name, device_type, version_of(self.packages[0]) if self.packages else None)
+            if why:
+                raise UnsupportedError(f"--environment {name}={value} on {self.name}, {device_type}: {why}")
         if settings.compile_mode and not settings.compile:
             raise UnsupportedError(MODE_WITHOUT_COMPILE, hint="Add --compile, or leave --compile-mode out.")
 

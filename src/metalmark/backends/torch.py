@@ -21,6 +21,7 @@ from metalmark.backends.torch_settings import (
     recompute_blocks,
     refuse_combinations,
     require_attention,
+    require_convolutions,
 )
 from metalmark.backends.torch_world import device_of_rank, notes_on, parallel
 from metalmark.errors import UnsupportedError
@@ -57,6 +58,8 @@ class TorchSession:
         model = module_of(recipe.model)
         if settings.channels_last:
             require_images(parameter.ndim for parameter in model.parameters())
+        if settings.conv_search:
+            require_convolutions(model)
         self._model = model.to(device=device, memory_format=layout).train(training)
         named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
         self._names, self._trainable = tuple(name for name, _ in named), [p for _, p in named]
@@ -419,6 +422,7 @@ class TorchBackend:
         tf32 = plan.settings.dtype is Dtype.TF32
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = plan.settings.conv_search
         torch.manual_seed(plan.seed)
         with attention(plan.settings.attention_kernel):
             yield self.session(plan, workload, device, kind)

@@ -1,4 +1,5 @@
-"""What settings ask of PyTorch: the compiler's options, a kernel for attention, a batch in parts, recomputed blocks."""
+"""What settings ask of PyTorch: the compiler's options, a kernel for attention, a batch in parts, recomputed blocks,
+convolutions."""
 
 import copy
 import os
@@ -27,6 +28,7 @@ NO_KERNEL = "No available kernel"
 """PyTorch's words for inputs that none of the allowed kernels takes."""
 CUDA_GRAPHS = "triton.cudagraphs"
 WITH_STATISTICS = torch.nn.modules.batchnorm._NormBase
+CONVOLUTION = torch.nn.modules.conv._ConvNd
 FEWEST_BLOCKS = 2
 
 
@@ -83,6 +85,16 @@ def refuse_combinations(plan: Plan, recipe: Recipe) -> None:
             "--recompute with --graph: the second pass restores the GPU's random numbers, whose state a captured graph "
             "can't read.",
             hint="Leave one of the two out.",
+        )
+
+
+def require_convolutions(model: torch.nn.Module) -> None:
+    """Refuse --conv-search for a model without a layer that is a convolution."""
+    if not any(isinstance(module, CONVOLUTION) for module in model.modules()):
+        raise UnsupportedError(
+            f"--conv-search: the {type(model).__name__} has no nn.Conv or nn.ConvTranspose layer, so cuDNN has no "
+            "convolution to time.",
+            hint="Leave --conv-search out.",
         )
 
 

@@ -54,6 +54,12 @@ def complete_attention_kernels(_ctx: click.Context, _param: click.Parameter, inc
     return _last_of_list(incomplete, ATTENTION_KERNELS)
 
 
+def complete_environments(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from metalmark.backends.environment import written
+
+    return _last_of_list(incomplete, written())
+
+
 def complete_modes(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from metalmark.model.plan import Mode
 

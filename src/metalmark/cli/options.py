@@ -12,6 +12,7 @@ from metalmark.cli.complete import (
     complete_attention_kernels,
     complete_compile_modes,
     complete_dtypes,
+    complete_environments,
     complete_frameworks,
     complete_workloads,
 )
@@ -30,7 +31,7 @@ NOT_FIRST = (
 )
 WIDE_KEY = "metalmark.wide"
 WIDE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--recompute", "--pin")
+SWITCHES = ("--compile", "--graph", "--channels-last", "--fused", "--recompute", "--conv-search", "--pin")
 BARE = {**dict.fromkeys(SWITCHES, "on"), "--resume": "last"}
 """Options that may stand alone, and what they mean then; with a value they need the sign: --compile=off,on."""
 
@@ -164,6 +165,20 @@ settings_options = options(
         default=None,
         metavar="[=off,on]",
         help="Compute activations of repeated blocks again instead of keeping them, which takes less memory (PyTorch).",
+    ),
+    click.option(
+        "--conv-search",
+        default=None,
+        metavar="[=off,on]",
+        help="Let cuDNN time its algorithms for each convolution in the first step (PyTorch on CUDA).",
+    ),
+    click.option(
+        "--environment",
+        multiple=True,
+        callback=lambda _ctx, _param, words: " ".join(words) if words else None,
+        metavar="NAME=VALUE",
+        shell_complete=complete_environments,
+        help="Environment variable, of those that are known, to set before the framework is imported.",
     ),
     click.option("--threads", default=None, metavar="N", help="Number of CPU threads."),
     click.option(

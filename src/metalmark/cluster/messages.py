@@ -12,7 +12,7 @@ from metalmark.model.run import Machine
 from metalmark.model.tuning import TuningRequest
 from metalmark.parity.job import Options
 from metalmark.runner.ask import NoAnswer
-from metalmark.runner.events import Paused, Progress, Started
+from metalmark.runner.events import Paused, Progress, Started, TuningProgress
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -88,11 +88,12 @@ class SeenReply(Struct, frozen=True, kw_only=True, tag="seen"):
 
 
 class EventReply(Struct, frozen=True, kw_only=True, tag="event"):
-    """One of the three."""
+    """One of the four."""
 
     started: Started | None = None
     paused: Paused | None = None
     progress: Progress | None = None
+    tuning: TuningProgress | None = None
 
 
 class RunReply(Struct, frozen=True, kw_only=True, tag="run"):

@@ -4,23 +4,37 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
+import msgspec
+
 from metalmark.model.explanation import ExplanationRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
-from metalmark.model.plan import Sweep
+from metalmark.model.plan import Plan, Sweep
 from metalmark.model.run import Failed, RunKind, now_utc
-from metalmark.model.tuning import TuningRun
+from metalmark.model.tuning import TuningPhase, TuningRun
+from metalmark.report.text.explain_page import gain_words
 from metalmark.report.text.run_tables import summary
+from metalmark.report.text.tune_page import rung_line
 from metalmark.report.text.units import duration, figures, seconds, share
 from metalmark.results.cells import cells_of
-from metalmark.runner.events import Ended, Event, Paused, Progress, Sampled, Started, TrainingProgress
+from metalmark.runner.events import Ended, Event, Paused, Progress, Sampled, Started, TrainingProgress, TuningProgress
 from metalmark.runner.sweeping import was_interrupted
 from metalmark.scrub import printable
 from metalmark.store.address import Address
-from metalmark.store.live import MOST_POINTS, THROUGHPUT, UNITS, History, LiveFile, LiveStatus, clear_left_behind
+from metalmark.store.live import (
+    MOST_POINTS,
+    THROUGHPUT,
+    UNITS,
+    History,
+    LiveFile,
+    LiveStatus,
+    LiveTuning,
+    clear_left_behind,
+)
 from metalmark.telemetry.sampler import Sampler
 from metalmark.training.derived import elapsed_s
 from metalmark.training.folder import Request
+from metalmark.tune.ladder import best_so_far, change_words
 
 WATCH_EVERY_S = 1.0
 WATCH_POINTS = 100_000
@@ -96,6 +110,12 @@ class Overview:
         """One line per cell or epoch that ended since this began."""
         self.running: dict[str, str] = {}
         """What each node of a cluster does now."""
+        self.tunings: dict[str, TuningProgress] = {}
+        """How far the search that runs now is, by the node that it runs on; "" is this machine."""
+        self.trying: dict[str, str] = {}
+        """What each of them tries, in the words of its ladder."""
+        self.tuned: list[str] = []
+        """One line per baseline whose search has ended."""
         self.sampler: Sampler | None = None
         self._points = WATCH_POINTS if watch else MOST_POINTS if status else 0
         self._every_s = WATCH_EVERY_S if watch else STATUS_EVERY_S
@@ -113,6 +133,8 @@ class Overview:
                 self._count(run)
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, TuningProgress):
+            self._tune(event)
         self._see_node(event)
         if isinstance(event, Started):
             self._start(event)
@@ -128,21 +150,30 @@ class Overview:
             self._see(event, self._samples_per_step / event.step_s if event.step_s else None)
         elif isinstance(event, Ended) and isinstance(event.run, BenchRun):
             # What Ctrl-C stopped is measured again when the sweep goes on: it is shown, and not counted as done.
-            if not was_interrupted(event.run):
+            stopped = was_interrupted(event.run)
+            if not stopped:
                 self._count(event.run)
                 self._end_part(event)
-            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {result_line(event.run)}"))
+            tuning = self.tunings.get(event.node)
+            # A trial by itself is told of with its gain, by the progress that comes next.
+            if stopped or tuning is None or len(tuning.trying) > 1:
+                label = self._label(event.node, event.run.plan, event.run.repeat)
+                self.ended.append(printable(f"{label}{_at(event)}: {result_line(event.run)}"))
         elif isinstance(event, Ended) and isinstance(event.run, ParityRun):
             self.done += 1
             self._end_part(event)
-            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {event.run.verdict.value}"))
+            label = self._label(event.node, event.run.plan)
+            against = f", against {event.run.reference.label}" if self.tunings else ""
+            self.ended.append(printable(f"{label}{against}{_at(event)}: {event.run.verdict.value}"))
         elif isinstance(event, Ended) and isinstance(event.run, ExplanationRun):
             self.done += 1
             self._remaining.end()
             self.ended.append(printable(f"{event.run.subject}: {event.run.header.ending}"))
         elif isinstance(event, Ended) and isinstance(event.run, TuningRun):
             # Its trials were counted when each of them ended.
-            self.ended.append(printable(f"{event.run.plan.label}{_at(event)}: {event.run.header.ending}"))
+            self.tunings.pop(event.node, None)
+            self.tuned.append(printable(f"{event.run.plan.label}{_at(event)}: {event.run.header.ending}"))
+            self.ended.append(self.tuned[-1])
 
     @property
     def counter(self) -> str:
@@ -164,8 +195,15 @@ class Overview:
         percent = f" {self.share * 100:.0f}%" if self.share is not None else ""
         cpu = self.sampler.latest.get("process_cpu") if self.sampler else None
         load = f"CPU {cpu:.0f}%" if cpu is not None else ""
-        head = f"[{self.counter}] {self.label}: {self.phase}{percent}{self.detail}"
-        return printable("  ·  ".join(part for part in (head, self.left, load) if part))
+        label = f"{self.label}: " if self.label else ""
+        head = f"[{self.counter}] {label}{self.phase}{percent}{self.detail}"
+        return printable("  ·  ".join(part for part in (head, self.left, self.best, load) if part))
+
+    @property
+    def best(self) -> str:
+        """The best that a tuning has found so far; empty where it runs on other machines, or nothing is tuned."""
+        best = best_so_far(self.tunings[""].rungs) if "" in self.tunings else None
+        return f"best so far: {best.title}, {gain_words(best.gain, best.low, best.high)}" if best else ""
 
     @property
     def lines(self) -> list[str]:
@@ -184,8 +222,8 @@ class Overview:
             return
         label = self._labels.get(node, "")
         if isinstance(event, Started):
-            self._labels[node] = event.plan.label
-            self.running[node] = f"{event.plan.label}: starting"
+            self._labels[node] = self._label(node, event.plan, event.repeat)
+            self.running[node] = f"{self._labels[node]}: starting"
         elif isinstance(event, Paused):
             self.running[node] = f"{label}: {event.reason}"
         elif isinstance(event, Progress):
@@ -193,6 +231,26 @@ class Overview:
             self.running[node] = f"{label}: {event.phase}{percent}"
         elif isinstance(event, Ended):
             self.running.pop(node, None)
+
+    def _label(self, node: str, plan: Plan, repeat: int = 0) -> str:
+        """Name what runs: the plan, or what it is to a tuning, as in "search, bfloat16 + compile"."""
+        tuning = self.tunings.get(node)
+        if tuning is None:
+            return plan.label
+        phase = "" if tuning.phase is TuningPhase.BASELINE else f"{tuning.phase.value}, "
+        return f"{self._baseline(tuning)}{phase}{_tried_words(tuning, plan, repeat)}"
+
+    def _baseline(self, tuning: TuningProgress) -> str:
+        """Name the baseline before what is tried, where the command has several."""
+        return f"{tuning.plan.label}: " if self.sweep is not None and len(self.sweep.plans) > 1 else ""
+
+    def _tune(self, event: TuningProgress) -> None:
+        """Note how far a search is, with a line for each of its settings of which something new is known."""
+        before = self.tunings.get(event.node)
+        known = before.rungs if before is not None else ()
+        self.tunings[event.node], best = event, best_so_far(event.rungs)
+        head = f"{event.node}: {self._baseline(event)}" if event.node else self._baseline(event)
+        self.ended += [printable(f"{head}{rung_line(rung, best)}") for rung in event.rungs if rung not in known]
 
     def _end_part(self, event: Ended) -> None:
         """Count a part. Where several run at once, parts end as often as they have so far."""
@@ -203,7 +261,10 @@ class Overview:
     def _start(self, event: Started) -> None:
         repeats = self.sweep.repeats if self.sweep else 1
         again = f", repeat {event.repeat + 1} of {repeats}" if repeats > 1 else ""
-        self.label, self.phase, self.detail, self.share = f"{event.plan.label}{again}", "starting", "", None
+        label = self._label(event.node, event.plan, event.repeat)
+        self.label, self.phase, self.detail, self.share = f"{label}{again}", "starting", "", None
+        if event.node in self.tunings:
+            self.trying[event.node] = _tried_words(self.tunings[event.node], event.plan, event.repeat)
         self.history, self.sampler, self._step_before = History(self._points), None, None
         self._samples_per_step = int(event.plan.params.get("batch_size", 1))
         if event.run is not None:
@@ -254,8 +315,17 @@ class Overview:
 class LiveStatusFile:
     """The status that a running command keeps for `metalmark serve`."""
 
-    def __init__(self, store: Address, what: Sweep | Request, previous: Sequence[BenchRun] = ()) -> None:
-        self._overview = Overview(what, previous, status=True)
+    def __init__(
+        self,
+        store: Address,
+        what: Sweep | Request,
+        previous: Sequence[BenchRun] = (),
+        *,
+        tuning_limit_s: float | None = None,
+    ) -> None:
+        """`tuning_limit_s`: the sweep is a tuning's, which may take so long."""
+        self._overview = Overview(what, previous, status=True, limit_s=tuning_limit_s)
+        self._limit_s = tuning_limit_s
         self._store, self._file = store, LiveFile(store, what.id)
         self._started_at = now_utc()
         self._written_s = 0.0
@@ -270,20 +340,42 @@ class LiveStatusFile:
 
     def __call__(self, event: Event) -> None:
         self._overview(event)
-        if time.monotonic() - self._written_s >= STATUS_EVERY_S:
+        # What a process begins with is written at once: it may be silent for minutes while it compiles.
+        if isinstance(event, Started) or time.monotonic() - self._written_s >= STATUS_EVERY_S:
             self._write()
 
     def _write(self) -> None:
         self._written_s = time.monotonic()
-        overview = self._overview
+        overview, tunes = self._overview, self._limit_s is not None
+        kind = RunKind.TUNE if tunes else RunKind.BENCH if overview.sweep else RunKind.TRAINING
+        searched = dict.fromkeys(each.plan.label for each in overview.tunings.values())
         status = LiveStatus(
-            id=overview.id, kind=RunKind.BENCH if overview.sweep else RunKind.TRAINING, pid=self._file.pid,
+            id=overview.id, kind=kind, pid=self._file.pid,
             process_s=self._file.process_s, started_at=self._started_at, updated_at=now_utc(),
-            what=printable(overview.label), phase=printable(overview.phase + overview.detail), share=overview.share,
+            what=printable(" and ".join(searched) if tunes else overview.label),
+            phase=printable(overview.phase + overview.detail), share=overview.share,
             done=overview.done, total=overview.total, left=overview.left, traces=overview.history.traces(),
-            ended=tuple(overview.ended[-MOST_ENDED:]),
+            ended=tuple((overview.tuned if tunes else overview.ended)[-MOST_ENDED:]), limit_s=self._limit_s,
+            tunings=tuple(
+                LiveTuning(
+                    baseline=printable(each.plan.label), goal=each.goal, phase=each.phase,
+                    trying=printable(overview.trying.get(node, "")), rungs=each.rungs, node=printable(node),
+                )
+                for node, each in overview.tunings.items()
+            ),
         )  # fmt: skip
         self._file.write(status)
+
+
+def _tried_words(tuning: TuningProgress, plan: Plan, repeat: int) -> str:
+    """Say which of the settings that are tried in turn a plan has, in the words of the ladder."""
+    tried = [
+        change for change in tuning.trying
+        if msgspec.structs.replace(change.applied(tuning.plan), budget=plan.budget) == plan
+    ]  # fmt: skip
+    # What the gate checks may have a smaller batch, and is none of them.
+    words = " and ".join(map(change_words, tried or tuning.trying))
+    return f"{words}, process {repeat + 1}" if tuning.phase is TuningPhase.FINALISTS else words
 
 
 def _at(event: Ended) -> str:

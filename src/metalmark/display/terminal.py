@@ -78,7 +78,8 @@ class LogLines:
             self._told_s = now_s
             share = f" {overview.share * 100:.0f}%" if overview.share is not None else ""
             left = f"  ({overview.left})" if overview.left else ""
-            _print(f"[{overview.counter}] {overview.phase}{share}{overview.detail}{left}")
+            label = f"{overview.label}: " if overview.tunings else ""
+            _print(f"[{overview.counter}] {label}{overview.phase}{share}{overview.detail}{left}")
 
     def _print_readings(self) -> None:
         now_s = time.monotonic()
@@ -131,6 +132,8 @@ class NotebookView:
     def __exit__(self, *_: object) -> None:
         overview = self._overview
         done = f"{overview.done} of {count(overview.total, 'run' if overview.sweep else 'epoch')} done."
+        if overview.tuned:  # nobody knew before how many runs a search takes
+            done = f"{count(overview.done, 'run')} done in {overview.counter}."
         self._output.update(_mime_bundle("\n".join([*overview.ended, done])), raw=True)
 
     def __call__(self, event: Event) -> None:
@@ -142,9 +145,10 @@ class NotebookView:
     def _content(self) -> dict[str, str]:
         # Colours and escape codes mean nothing in a page, so the console believes that it writes to a file.
         console = Console(file=io.StringIO(), width=NOTEBOOK_COLUMNS, force_jupyter=False, force_terminal=False)
-        epochs = [] if self._overview.sweep else [Text(line) for line in self._overview.ended]
+        overview = self._overview
+        ended = [Text(line) for line in overview.ended] if overview.sweep is None or overview.checks else []
         with console.capture() as capture:
-            console.print(Group(*epochs, picture(self._overview, NOTEBOOK_COLUMNS)))
+            console.print(Group(*ended, picture(overview, NOTEBOOK_COLUMNS)))
         return _mime_bundle("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 

@@ -74,6 +74,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Number of equal parts that a batch is run in, one after another, before the one update of a step."""
     recompute: bool = False
     """Whether the activations of repeated blocks are computed again in the backward pass instead of kept."""
+    conv_search: bool = False
+    """Whether cuDNN times its algorithms for each convolution in the first step, and keeps the fastest."""
+    environment: Annotated[str, Meta(pattern=r"^(\w+=\S+( \w+=\S+)*)?$")] = ""
+    """Variables that are set before the framework is imported: "NAME=VALUE", several joined by a blank and sorted."""
 
     def changed(self) -> dict[str, str]:
         """The settings that differ from the default, for tables: {'dtype': 'bfloat16', 'compile': 'on'}."""

@@ -26,6 +26,16 @@ class TuningGoal(StrEnum):
     """The peak of memory in bytes."""
 
 
+class TuningPhase(StrEnum):
+    """What a search does now, in the order in which it does it."""
+
+    BASELINE = "baseline"
+    SEARCH = "search"
+    BATCH = "batch size"
+    FINALISTS = "finalists"
+    GATE = "gate"
+
+
 class RungStatus(StrEnum):
     """What became of settings that were tried."""
 

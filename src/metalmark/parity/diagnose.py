@@ -48,7 +48,9 @@ ALWAYS_COMPILED = ("jax",)
 """The frameworks that compile every step, so that the reference of a check is compiled too."""
 WITH_STRIDES = ("torch",)
 """The frameworks that compute on views; the others copy an array that is not contiguous."""
-ONE_BY_ONE = ("graph", "fused", "compile_mode", "attention_kernel", "accumulate", "recompute")
+ONE_BY_ONE = (
+    "graph", "fused", "compile_mode", "attention_kernel", "accumulate", "recompute", "conv_search", "environment",
+)  # fmt: skip
 """Settings that are taken back, one at a time, where they are on."""
 NOT_CONTIGUOUS = "inputs that are not contiguous"
 PHASES = {CompiledPart: "compiling parts of the network", NetworkParts: "describing the network"}

@@ -7,6 +7,8 @@ from metalmark.model.plan import Dtype
 
 ROUNDING = {Dtype.FLOAT32: 2.0**-24, Dtype.TF32: 2.0**-11, Dtype.BFLOAT16: 2.0**-9, Dtype.FLOAT16: 2.0**-11}
 """The largest relative error of rounding to each dtype."""
+LOW = (Dtype.BFLOAT16, Dtype.FLOAT16)
+"""Dtypes that the reference's own device may compute in too, so that their noise can be measured there."""
 
 
 class Key(Struct, frozen=True, kw_only=True):

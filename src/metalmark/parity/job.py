@@ -18,6 +18,9 @@ class Options(Struct, frozen=True, kw_only=True):
     """Training steps after which parameters are compared, besides after the first."""
     draws: int = 3
     """How often the reference is perturbed, to see what rounding does to each quantity."""
+    variations: bool = True
+    """Whether the reference is also run with its batch permuted and with fewer threads. Both are noise of float32,
+    which judges nothing but the optimiser where the candidate computes in less."""
     layers: bool = True
     quantities: bool = True
     """False: only the short trainings are compared."""

@@ -18,14 +18,13 @@ from metalmark.feeds.leaves import Arrays
 from metalmark.model.plan import Dtype, Mode, Plan
 from metalmark.model.workload import Workload
 from metalmark.parity.base import Named, Subject
-from metalmark.parity.distance import ROUNDING
+from metalmark.parity.distance import LOW, ROUNDING
 from metalmark.parity.job import WEIGHTS, Finished, Setup
 from metalmark.parity.side import Examiner, Record, digest_of
 from metalmark.parity.truth import NotFiniteError, Truth, TruthWriter
 from metalmark.parity.variations import permute, perturb
 from metalmark.runner.ask import in_one_line
 
-LOW = (Dtype.BFLOAT16, Dtype.FLOAT16)
 RANDOM = 1e-3
 """Two runs of the reference whose losses are further apart than this share draw random numbers."""
 FEWEST_CURVE_STEPS, MOST_CURVE_STEPS = 10, 200
@@ -67,7 +66,8 @@ class ReferenceExaminer(Examiner):
         self._given = self._gradients_of(known, subject)
         if truth != Dtype.FLOAT32:
             self._run(subject, values, batches, self._comparer(known, "float32"), "noise: float32")
-        self._run_variations(subject, values, batches, known)
+        if self._options.variations:
+            self._run_variations(subject, values, batches, known)
         return known
 
     @contextmanager

@@ -10,13 +10,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from metalmark.model.measurement import Completed
-from metalmark.model.plan import Plan
+from metalmark.model.plan import Plan, PlanChange
 from metalmark.model.run import Failed, Run
 from metalmark.model.training import Epoch, TrainingRun, TrainingSetup
+from metalmark.model.tuning import Rung, TuningGoal, TuningPhase
 from metalmark.telemetry.sampler import Sampler
 
 PROGRESS_FD = "METALMARK_PROGRESS_FD"
 LIFELINE_FD = "METALMARK_LIFELINE_FD"
+SPARE_IS_READY = b"\n"
+"""What a spare process writes to its pipe when it has imported its framework and waits for a job."""
 RANKS_FOLDER = "METALMARK_RANKS"
 """Environment variable of a worker that is one of several processes: the folder that they report in."""
 RANK_ADDRESSES = "METALMARK_ADDRESSES"
@@ -30,6 +33,18 @@ class Job(Struct, frozen=True, kw_only=True):
     """Paths of the user's own files on this machine, by the names that a run has for them; never stored."""
     spawned_at_s: float
     """time.monotonic() of the parent. Both processes read the same clock, so the worker counts from this moment."""
+
+
+class SpareJob(Struct, frozen=True, kw_only=True):
+    """What a spare process is given: the worker that it is to be."""
+
+    module: str
+    job: str
+    """The files of the job and of the outcome, and the one that gets all that the worker prints."""
+    outcome: str
+    output: str
+    variables: dict[str, str]
+    """Of the environment, such as tell apart two workers of one framework."""
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
@@ -97,6 +112,20 @@ class TrainingProgress(Progress, frozen=True, kw_only=True):
     ended: Epoch | None = None
 
 
+class TuningProgress(Struct, frozen=True, kw_only=True):
+    """A tuning is about to try something, or has just tried it."""
+
+    plan: Plan
+    """The baseline."""
+    goal: TuningGoal
+    phase: TuningPhase
+    trying: tuple[PlanChange, ...] = ()
+    """What is measured in turn, or checked, from now on; empty when that has ended."""
+    rungs: tuple[Rung, ...] = ()
+    """What has been tried so far, the baseline first, then in the order in which it was."""
+    node: str = ""
+
+
 class Sampled(Struct, frozen=True, kw_only=True):
     """Sensors are being read for the worker that runs now; `sampler.latest` has their newest values."""
 
@@ -110,7 +139,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     node: str = ""
 
 
-Event = Started | Paused | Progress | Sampled | Ended
+Event = Started | Paused | Progress | TuningProgress | Sampled | Ended
 Listener = Callable[[Event], None]
 """It is called in the command's own process, and what it does must take no time from the worker."""
 

@@ -5,7 +5,6 @@ import platform
 import re
 import selectors
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ import metalmark
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import FormatError
 from metalmark.machine.durable import read_whole, write_struct
-from metalmark.machine.orphans import forget_group, mark, scratch_folder, watch_group
+from metalmark.machine.orphans import scratch_folder
 from metalmark.machine.processes import signal_group, wait_for_exit
 from metalmark.machine.sleep import SleepGap, SleepWatch
 from metalmark.machine.steering import steering_variables
@@ -26,14 +25,17 @@ from metalmark.model.codec import read_json
 from metalmark.model.measurement import Completed
 from metalmark.model.plan import Plan, World
 from metalmark.model.run import Failed, FailureKind, Software, Telemetry
+from metalmark.runner import spares
 from metalmark.runner.ask import how_it_ended, signal_name, tail
-from metalmark.runner.events import LIFELINE_FD, PROGRESS_FD, Job, Listener, Progress, Sampled, WorkerReport, tell_all
+from metalmark.runner.child import Child
+from metalmark.runner.events import Job, Listener, Progress, Sampled, SpareJob, WorkerReport, tell_all
 from metalmark.runner.world import Meeting, first_failure, start_alone, start_ranks
 from metalmark.scrub import scrub
 from metalmark.telemetry.sampler import Sampler
 from metalmark.telemetry.sensors import sensors_of
 
 GRACE_S = 2.0
+REPEAT = "METALMARK_REPEAT"
 OOM_EVENTS = Path("/sys/fs/cgroup/memory.events")
 OOM_SIGNS = ("kIOGPUCommandBufferCallbackErrorOutOfMemory", "Insufficient Memory")
 """What Metal says when a command did not fit. MLX meets it in a callback that nothing can catch, and aborts."""
@@ -73,7 +75,7 @@ class Attended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """One child process and the pipes that tie it to us."""
+    """One child process that has a job, and how it ends."""
 
     module = "metalmark.runner.worker"
     progress_type: type[Progress] = Progress
@@ -84,40 +86,26 @@ class Worker:
         """`meeting`: of ranks on several machines."""
         self.plan, self.folder = plan, folder
         self.outcome_path, self.output_path = folder / "outcome.json", folder / "output.txt"
-        self.spawned_at_s, self.sleep = time.monotonic(), SleepWatch()
         job_path = folder / "job.json"
+        usual, own = FRAMEWORKS[plan.framework].environment(plan.settings), {REPEAT: str(repeat)}
+        spare = spares.take(plan)
+        self.spawned_at_s, self.sleep = time.monotonic(), SleepWatch()
         write_struct(job_path, self.job(repeat, paths))
-        module = [self.module, str(job_path), str(self.outcome_path)]
-        several = isinstance(plan.world, World)
-        start = start_ranks(plan, meeting, module, folder) if several else start_alone(module)
-        self._progress = start.progress
-        lifeline_child, self._lifeline = os.pipe()
         self._ended, self._ended_writer = os.pipe()
-        self._mark = mark()
-        usual = {**FRAMEWORKS[plan.framework].environment(plan.settings), "METALMARK_REPEAT": str(repeat)}
-        self.variables = {**usual, **start.variables}
-        # Without a lifeline, ranks are ended with their group, or by the mark that all of them have.
-        pipes = {PROGRESS_FD: start.other_end, LIFELINE_FD: lifeline_child} if start.inherited else {}
-        environment = {**os.environ, **self.variables, **{name: str(fd) for name, fd in pipes.items()}, **self._mark}
-        try:
-            with self.output_path.open("wb") as sink:
-                self._process = subprocess.Popen(
-                    start.command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=tuple(pipes.values()),
-                    # Ctrl-C in the terminal is ours to handle; the worker is stopped by us, in order.
-                    start_new_session=True,
-                )
-        finally:
-            os.close(lifeline_child)
-            if start.inherited:
-                os.close(start.other_end)
-        self._held = () if start.inherited else (start.other_end,)
-        self.pid = self._process.pid
-        watch_group(self.pid)
+        if spare is None:
+            module = [self.module, str(job_path), str(self.outcome_path)]
+            several = isinstance(plan.world, World)
+            start = start_ranks(plan, meeting, module, folder) if several else start_alone(module)
+            self.variables = {**usual, **own, **start.variables}
+            self._child = Child(start, variables=self.variables, output=self.output_path)
+        else:
+            self.variables, self._child = {**usual, **own}, spare
+            job = SpareJob(
+                module=self.module, job=str(job_path), outcome=str(self.outcome_path), output=str(self.output_path),
+                variables=own,
+            )  # fmt: skip
+            spares.begin(spare, job)
+        self.pid = self._child.pid
         self._lost: Failed | None = None
         self._waiter = threading.Thread(target=self._wait, daemon=True, name="waiter")
         self._waiter.start()
@@ -138,7 +126,7 @@ class Worker:
         budget = self.plan.budget
         heard_s, phase, rest = time.monotonic(), "start", b""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._progress, selectors.EVENT_READ)
+            selector.register(self._child.progress, selectors.EVENT_READ)
             selector.register(self._ended, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
@@ -150,9 +138,9 @@ class Worker:
                 for key, _ in selector.select(patience_s):
                     if key.fd == self._ended:
                         return self._lost
-                    data = os.read(self._progress, 65536)
+                    data = os.read(self._child.progress, 65536)
                     if not data:
-                        selector.unregister(self._progress)
+                        selector.unregister(self._child.progress)
                         continue
                     heard_s = time.monotonic()
                     *lines, rest = (rest + data).split(b"\n")
@@ -173,8 +161,7 @@ class Worker:
             self._waiter.join(wait_s)
         # The worker is not reaped yet, so its group can't be anyone else's.
         signal_group(self.pid, signal.SIGKILL)
-        forget_group(self.pid, self._mark)
-        return self._process.wait()
+        return self._child.collect()
 
     def first_failure(self, seen: Failed, *, oom_killed: bool) -> Failed:
         """Return why the worker failed: of several processes, why the first did that failed."""
@@ -183,7 +170,8 @@ class Worker:
         return first_failure(self.plan, self.folder, self.output_path, seen, oom_killed=oom_killed)
 
     def close(self) -> None:
-        for fd in (self._progress, self._lifeline, self._ended, self._ended_writer, *self._held):
+        self._child.close()
+        for fd in (self._ended, self._ended_writer):
             os.close(fd)
 
     def _wait(self) -> None:

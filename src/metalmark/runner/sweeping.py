@@ -21,11 +21,19 @@ from metalmark.runner.world import Meeting
 class Measurer:
     """Measures cells of a sweep on this machine, one after another, and knows what the machine was like at first."""
 
-    def __init__(self, sweep: Sweep, *, sleepy: str = "", meeting: Meeting | None = None) -> None:
-        """`sleepy`: why nothing keeps the machine awake; mostly empty. `meeting`: where several machines meet."""
+    def __init__(
+        self,
+        sweep: Sweep,
+        *,
+        sleepy: str = "",
+        meeting: Meeting | None = None,
+        idle_w: dict[str, float] | None = None,
+    ) -> None:
+        """`sleepy`: why nothing keeps the machine awake; mostly empty. `meeting`: where several machines meet.
+        `idle_w`: the power it draws when idle; None: it is measured before the first cell."""
         self._sweep, self._sleepy, self._meeting = sweep, sleepy, meeting
         self._cooler: Cooler | None = None
-        self._idle_w: dict[str, float] | None = None
+        self._idle_w = idle_w
 
     def measure(
         self, plan: Plan, cell: int, repeat: int, *, listeners: Sequence[Listener], mark: ParityMark | None = None
@@ -68,9 +76,11 @@ def run_sweep(
     marks: Sequence[ParityMark | None] = (),
     cells: Collection[int] | None = None,
     meeting: Meeting | None = None,
+    idle_w: dict[str, float] | None = None,
 ) -> bool:
     """Run what is not in `previous` yet; return False when Ctrl-C ended it. `marks`: what each cell's run carries of a
-    parity check. `cells`: only these. `meeting`: where the processes of several machines meet.
+    parity check. `cells`: only these. `meeting`: where the processes of several machines meet. `idle_w`: the power that
+    the machine draws when idle, where it is known.
 
     `keep` stores a run, before the listeners are told of its end. A cell that failed once is not repeated: its answer
     is known.
@@ -81,7 +91,7 @@ def run_sweep(
     failed = {run.cell for run in settled if isinstance(run.outcome, Failed)}
     # Around all of it: the machine must not fall asleep in a pause between two cells either.
     with kept_awake() as sleepy, noted_ctrl_c() as was_pressed:
-        measurer = Measurer(sweep, sleepy=sleepy, meeting=meeting)
+        measurer = Measurer(sweep, sleepy=sleepy, meeting=meeting, idle_w=idle_w)
         for cell, repeat in sweep.order():
             if was_pressed():
                 return False

@@ -19,7 +19,8 @@ from msgspec import Meta, Struct
 from metalmark.errors import FormatError
 from metalmark.machine.durable import read_whole
 from metalmark.model.codec import read_json
-from metalmark.model.run import Count, Identifier, Moment, RunKind
+from metalmark.model.run import Count, Identifier, Moment, RunKind, Seconds
+from metalmark.model.tuning import Rung, TuningGoal, TuningPhase
 from metalmark.store.address import Address, live_folder
 
 SCHEMA = 2
@@ -55,10 +56,24 @@ class Trace(Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]
 
 
+class LiveTuning(Struct, frozen=True, kw_only=True):
+    """How far the search for the best settings of one baseline is."""
+
+    baseline: str
+    goal: TuningGoal
+    phase: TuningPhase
+    trying: str
+    """The settings that are measured or checked now, in the words of the ladder."""
+    rungs: tuple[Rung, ...] = ()
+    """What has been tried so far, the baseline first."""
+    node: str = ""
+    """Which node of a cluster; empty: this machine."""
+
+
 class LiveStatus(Struct, frozen=True, kw_only=True):
     schema: Annotated[int, Meta(ge=SCHEMA, le=SCHEMA)] = SCHEMA
     id: Identifier
-    """The id of the sweep or the training."""
+    """The id of the sweep, whose cells a bench or a tuning runs, or of the training."""
     kind: RunKind
     pid: Annotated[int, Meta(ge=1)]
     process_s: float
@@ -74,7 +89,11 @@ class LiveStatus(Struct, frozen=True, kw_only=True):
     left: str = ""
     traces: tuple[Trace, ...] = ()
     ended: tuple[str, ...] = ()
-    """The last cells or epochs that ended, one line each."""
+    """The last cells or epochs that ended, one line each; of a tuning, the baselines that are done."""
+    limit_s: Seconds | None = None
+    """How long all of it may take; None: until it is done."""
+    tunings: tuple[LiveTuning, ...] = ()
+    """The searches that run now: one, or one per node of a cluster."""
 
     @property
     def alive(self) -> bool:
@@ -90,7 +109,12 @@ class LiveStatus(Struct, frozen=True, kw_only=True):
     @property
     def silent_s(self) -> float:
         """Seconds since the last progress of the worker."""
-        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(self.updated_at)).total_seconds())
+        return _seconds_since(self.updated_at)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the command began."""
+        return _seconds_since(self.started_at)
 
 
 class History:
@@ -156,6 +180,10 @@ class LiveFile:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # others run
             self._path.parent.rmdir()
+
+
+def _seconds_since(moment: str) -> float:
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
 
 
 def unit_of(name: str) -> str:

@@ -10,6 +10,9 @@ from metalmark.model.tuning import Rung, RungStatus, TuningRequest
 from metalmark.tune.figures import rung_of
 from metalmark.tune.search import BASELINE, Candidate, Search
 
+SPEAK_FOR_THEMSELVES = ("dtype", "environment")
+"""Settings whose values need no name before them."""
+
 
 class TriedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a change of the plan: shortly while searching, and longer as a finalist."""
@@ -25,7 +28,7 @@ def change_words(change: PlanChange) -> str:
     for name, value in {**change.settings, **change.loader, **change.params}.items():
         if isinstance(value, bool):
             words.append(name if value else f"no {name}")
-        elif name == "dtype":
+        elif name in SPEAK_FOR_THEMSELVES and value:
             words.append(word(value))
         else:
             words.append(f"{'batch' if name == 'batch_size' else name} {word(value)}")
@@ -73,6 +76,31 @@ def ladder_of(
     rest = [each for each in tried if each not in on_it]
     others = [_rung(change_words(each.change), each, baseline, request, RungStatus.NO_GAIN, marked) for each in rest]
     return tuple(ladder), tuple(others)
+
+
+def rungs_so_far(
+    tried: Sequence[TriedSettings], request: TuningRequest, marked: Mapping[bytes, Rung]
+) -> tuple[Rung, ...]:
+    """Return a rung of all that has been tried, while no path to a best is known: the baseline first, which is tried
+    first, then in the order in which they were."""
+    if not tried:
+        return ()
+    ladder, others = ladder_of(tried, [PlanChange()], request, marked)
+    return (*ladder, *others)
+
+
+def best_so_far(rungs: Sequence[Rung]) -> Rung | None:
+    """Return the best of what has been tried, the baseline first; None where nothing is better than the baseline.
+
+    What failed, trains differently, or was no better when it was measured in turn with the baseline, is not it."""
+    if not rungs or rungs[0].value is None:
+        return None
+    left = [rung for rung in rungs[1:] if rung.status is not RungStatus.NO_GAIN or not rung.reason]
+    better = [
+        (rung.value, place) for place, rung in enumerate(left)
+        if rung.value is not None and rung.value < rungs[0].value and rung.status is not RungStatus.DIFFERS
+    ]  # fmt: skip
+    return left[min(better)[1]] if better else None
 
 
 def _rung(

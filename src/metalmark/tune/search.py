@@ -71,8 +71,10 @@ class Search:
         while self._waiting:
             if self._options[self._waiting[0]].expected < STRONG:
                 self._give_second_chances()
-            added = self._with(self.best, self._waiting[0])
-            if added is not None and added not in self.values and not self._is_hopeless(added):
+            name = self._waiting[0]
+            added = self._with(self.best, name)
+            known = added is None or added in self.values or self._is_hopeless(added)
+            if added is not None and not known and not self._is_surpassed(name):
                 return added
             self._waiting.pop(0)
         self._give_second_chances()
@@ -148,6 +150,13 @@ class Search:
             return None
         kept = {each for each in candidate if self._options[each].axis != option.axis}
         return frozenset({*kept, name})
+
+    def _is_surpassed(self, name: str) -> bool:
+        """Whether the best has an option of the same axis of which more is expected: the weaker one can wait for the
+        model, which proposes it where the stronger one gained little."""
+        option = self._options[name]
+        chosen = [self._options[each] for each in self.best if self._options[each].axis == option.axis]
+        return any(each.expected > option.expected for each in chosen)
 
     def _is_hopeless(self, candidate: Candidate) -> bool:
         """Whether a part of it has failed. More settings on top do not mend what fails."""

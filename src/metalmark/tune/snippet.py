@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from metalmark.backends.environment import python_lines
 from metalmark.explain.instructions import device_type
 from metalmark.model.plan import DeviceKind, Dtype, Loader, Plan, PlanChange, word
 
@@ -111,6 +112,8 @@ def _setting_values(plan: Plan, change: PlanChange, template: str, device: str) 
     values = {name: value for name, value in changed.items() if name not in off}
     other = [name for name in values if name != "dtype" and not re.search(rf"\b{name}\b", template)]
     inherited = {name: value for name, value in plan.settings.changed().items() if name not in changed}
+    if "environment" in values:
+        values["environment"] = "\n".join(python_lines(values["environment"]))
     if "graph" in values and not on_cuda:
         values["no_graph"] = values.pop("graph")
     return {
@@ -119,7 +122,7 @@ def _setting_values(plan: Plan, change: PlanChange, template: str, device: str) 
         "device": device,
         "half": dtype if dtype in HALF else "",
         "full_float32": "on" if full_float32 else "",
-        "other": _listed(f"{name} {values[name]}" for name in other),
+        "other": _listed(f"{name} {changed[name]}" for name in other),
         "off": _listed(f"{name} {changed[name] or 'off'}" for name in off if not (full_float32 and name == "dtype")),
         "inherited": _listed(f"{name} {value}" for name, value in inherited.items()),
     }

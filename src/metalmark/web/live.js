@@ -20,9 +20,19 @@
   tools.insertBefore(button, said);
   tools.querySelector("a").hidden = true;
 
+  function stops() { return Array.prototype.slice.call(here.querySelectorAll("a, .scroll")); }
+
   function show(text) {
     var found = new DOMParser().parseFromString(text, "text/html").body;
+    /* Who reads by keyboard, or has moved a wide table aside, stays where they are. */
+    var at = stops().indexOf(document.activeElement);
+    var aside = stops().map(function (stop) { return stop.scrollLeft; });
     here.replaceChildren.apply(here, Array.prototype.slice.call(found.childNodes));
+    window.dispatchEvent(new Event("resize"));  /* page.js makes stops for the keyboard of tables that are too wide */
+    stops().forEach(function (stop, place) {
+      if (aside[place]) stop.scrollLeft = aside[place];
+      if (place === at) stop.focus({ preventScroll: true });
+    });
     over = Boolean(here.querySelector("[data-over]"));
     if (over) button.hidden = true;
   }

@@ -5,11 +5,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from metalmark.model.run import RunKind
+from metalmark.model.tuning import TuningPhase
+from metalmark.report.html.page import from_table
+from metalmark.report.text.tune_page import rung_line, so_far_table
 from metalmark.report.text.units import duration, reading
 from metalmark.store.address import Address
-from metalmark.store.live import LiveStatus, Trace, read_all, read_one
-from metalmark.web.run_page import address_of
-from metalmark.web.shell import LIVE_SCRIPT, render, respond
+from metalmark.store.live import LiveStatus, LiveTuning, Trace, read_all, read_one
+from metalmark.tune.ladder import best_so_far
+from metalmark.web.run_page import ended_address
+from metalmark.web.shell import LIVE_SCRIPT, how_far, render, respond
 
 QUIET_S = 5.0
 """A worker that was silent for longer is called silent: it compiles, or it hangs."""
@@ -19,12 +23,12 @@ FIRST = ("throughput", "_power", "_memory", "_utilisation")
 
 
 def live_page(_request: Request, store_address: Address) -> HTMLResponse:
-    body = render("live.html", now=render("live_list.html", found=read_all(store_address)), address="/live/now")
+    body = render("live.html", now=_all(store_address), address="/live/now")
     return respond("Running now", body, script=LIVE_SCRIPT, here="Running now")
 
 
 def live_now(_request: Request, store_address: Address) -> HTMLResponse:
-    return HTMLResponse(str(render("live_list.html", found=read_all(store_address))))
+    return HTMLResponse(str(_all(store_address)))
 
 
 def status_page(request: Request, store_address: Address) -> HTMLResponse:
@@ -38,26 +42,47 @@ def status_now(request: Request, store_address: Address) -> HTMLResponse:
     return HTMLResponse(str(_one(store_address, request.path_params["id"])[1]))
 
 
+def _all(store_address: Address) -> Markup:
+    return render("live_list.html", found=read_all(store_address), how_far=how_far)
+
+
 def _one(store_address: Address, identifier: str) -> tuple[str, Markup]:
     status = read_one(store_address, identifier)
     if status is not None:
         return f"{status.kind.value.capitalize()} {status.id}", _status(status)
-    return f"Ended: {identifier}", render("live_over.html", address=address_of(identifier, store_address))
+    return f"Ended: {identifier}", render("live_over.html", address=ended_address(identifier, store_address))
 
 
 def _status(status: LiveStatus) -> Markup:
     ordered = sorted(status.traces, key=lambda trace: [not trace.name.endswith(ending) for ending in FIRST])
+    spent = min(status.elapsed_s / status.limit_s, 1.0) if status.limit_s else 0.0
     return render(
         "live_status.html",
         status=status,
-        address=f"/{'sweep' if status.kind is RunKind.BENCH else 'find'}/{status.id}",
+        address=f"/{'find' if status.kind is RunKind.TRAINING else 'sweep'}/{status.id}",
         silent=duration(status.silent_s) if status.silent_s >= QUIET_S else "",
+        how_far=how_far,
+        spent=round(spent * 100),
+        phases=list(TuningPhase),
+        tunings=[(tuning, _best(tuning), _tried(tuning)) for tuning in status.tunings],
         percent=None if status.share is None else round(min(max(status.share, 0.0), 1.0) * 100),
         things="epochs" if status.kind is RunKind.TRAINING else "runs",
         drawn=[_drawn(trace) for trace in ordered if trace.values],
         width=WIDTH,
         height=HEIGHT,
     )
+
+
+def _best(tuning: LiveTuning) -> str:
+    """Say what is the best so far and what it gains; the finalists and the gate may still refuse it."""
+    best = best_so_far(tuning.rungs)
+    if best is None:
+        return "" if len(tuning.rungs) < 2 else "nothing is better than the baseline so far"
+    return rung_line(best, None)
+
+
+def _tried(tuning: LiveTuning) -> Markup:
+    return from_table(so_far_table(tuning.rungs, tuning.goal), sorts=False, filter=False) if tuning.rungs else Markup()
 
 
 def _drawn(trace: Trace) -> dict[str, str]:

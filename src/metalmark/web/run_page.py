@@ -11,7 +11,9 @@ from metalmark.errors import FormatError, MetalmarkError, UsageError
 from metalmark.model.codec import AnyRun
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Plan
+from metalmark.model.run import RunKind
 from metalmark.model.training import Ending, TrainingRun
+from metalmark.model.tuning import TuningRun
 from metalmark.report.answer import answer
 from metalmark.report.charts.cells import energy_figures, scaling_figures, throughput_figures
 from metalmark.report.charts.draw import Missing
@@ -37,7 +39,7 @@ from metalmark.store.row import Row
 from metalmark.store.selection import select
 from metalmark.store.store import Store
 from metalmark.web.compare_page import compare_choices
-from metalmark.web.shell import left_out, render, respond
+from metalmark.web.shell import how_far, left_out, render, respond
 from metalmark.workloads.ceiling import COPY, MATMUL
 
 ROWS = 50
@@ -88,6 +90,7 @@ def runs_page(request: Request, store_address: Address) -> HTMLResponse:
         older=here[-1] if page.older and here else "",
         total=total,
         running=[status for status in read_all(store_address) if status.alive],
+        how_far=how_far,
     )
     return respond("Runs", body, subtitle=f"{count(total, 'run')} in the store", here="Runs")
 
@@ -120,14 +123,14 @@ def run_page(request: Request, store_address: Address) -> HTMLResponse:
         names = store.names().get(run.id, [])
         measured = store.of_workloads([MATMUL, COPY], frameworks=[rows[0].framework], on_error=damaged.append)
     ceilings = ceilings_of(one for one in measured if isinstance(one, BenchRun)) if measured else NO_CEILINGS
-    status = read_one(store_address, run.id)
+    # What runs is known by the id of the command's sweep, a training by its own.
+    status = read_one(store_address, run.sweep if isinstance(run, TuningRun) else run.id)
     running = status if status is not None and status.alive else None
 
     def draw() -> Markup:
         missing: list[Missing] = []
         return run_section(run, missing, ceilings=ceilings) + not_drawn(missing)
 
-    epochs = len(run.epochs) if isinstance(run, TrainingRun) else 0
     header = run.header
     body = render(
         "run.html",
@@ -136,11 +139,13 @@ def run_page(request: Request, store_address: Address) -> HTMLResponse:
         names=names,
         running=running,
         others=[other for other in cell if other.id != run.id and isinstance(other, BenchRun)],
-        section=DRAWINGS.get(("run", run.id, run.started_at, str(epochs), header.ending, repr(ceilings)), draw),
+        how_far=how_far,
+        section=DRAWINGS.get(("run", run.started_at, _state(run), repr(ceilings)), draw),
     )
     body = left_out(damaged) + body
     killed = header.ending == Ending.RUNNING and running is None
-    return respond(f"Run {run.id}", body, subtitle=f"{header.kind.value}, {KILLED if killed else header.ending}")
+    ending = KILLED if killed else Ending.RUNNING if running is not None else header.ending
+    return respond(f"Run {run.id}", body, subtitle=f"{header.kind.value}, {ending}")
 
 
 def sweep_page(request: Request, store_address: Address) -> HTMLResponse:
@@ -169,6 +174,7 @@ def sweep_page(request: Request, store_address: Address) -> HTMLResponse:
         id=identifier,
         names=names,
         running=status if status and status.alive else None,
+        how_far=how_far,
         by=compare_choices(measured_of(runs)),
         section=_tuned(content)
         + (sweep_section(content.bench_runs, plans=content.measured_plans, links="/run/") if has_cells else Markup()),
@@ -192,6 +198,13 @@ def address_of(query: str, store_address: Address) -> str:
     return f"/sweep/{sweep}" if sweep else f"/run/{selection.rows[-1].id}"
 
 
+def ended_address(identifier: str, store_address: Address) -> str:
+    """Return the page of what a command came to: of one tuning its own, which has the ladder; else that of all runs."""
+    with Store(store_address, readonly=True) as store:
+        tunings = [row for row in store.rows(sweep=identifier) if row.kind == RunKind.TUNE]
+    return f"/run/{tunings[0].id}" if len(tunings) == 1 else address_of(identifier, store_address)
+
+
 def _tuned(content: Content) -> Markup:
     """The ladders of tunings, which stand above the trials that they come from."""
     if not content.tunings:
@@ -201,7 +214,7 @@ def _tuned(content: Content) -> Markup:
         missing: list[Missing] = []
         return tunings_section(content.tunings, missing) + not_drawn(missing)
 
-    return DRAWINGS.get(("tuned", *(f"{run.id} {run.header.ending}" for run in content.tunings)), draw)
+    return DRAWINGS.get(("tuned", *map(_state, content.tunings)), draw)
 
 
 def _figures(content: Content) -> Markup:
@@ -220,8 +233,13 @@ def _figures(content: Content) -> Markup:
             body += explanations_section(content.explanations, missing)
         return body + not_drawn(missing)
 
-    states = (f"{run.id} {run.header.ending} {len(getattr(run, 'epochs', ()))}" for run in content.runs)
-    return DRAWINGS.get(("sweep", *states), draw)
+    return DRAWINGS.get(("sweep", *map(_state, content.runs)), draw)
+
+
+def _state(run: AnyRun) -> str:
+    """Tell a run from itself at another time: a training has more epochs then, a tuning another ladder."""
+    grown = len(run.epochs) if isinstance(run, TrainingRun) else hash(repr(run)) if isinstance(run, TuningRun) else 0
+    return f"{run.id} {run.header.ending} {grown}"
 
 
 def _machines(runs: Sequence[AnyRun]) -> list[list[Fact]]:

@@ -10,6 +10,8 @@ from starlette.responses import HTMLResponse
 
 from metalmark.errors import MetalmarkError
 from metalmark.report.html.page import asset, environment, page
+from metalmark.report.text.units import count, duration
+from metalmark.store.live import LiveStatus
 
 HERE = Path(__file__).parent
 STATIC = "/static"
@@ -37,6 +39,13 @@ def cannot(error: MetalmarkError, *, title: str = "That can't be shown", status:
 def left_out(errors: Sequence[MetalmarkError]) -> Markup:
     """Name what can't be read and is not on the page, each once."""
     return render("notes.html", notes=[f"Left out: {text}" for text in dict.fromkeys(e.message for e in errors)])
+
+
+def how_far(status: LiveStatus) -> str:
+    """Say how much of what runs is done: of its runs or epochs, or of the time that it may take."""
+    if status.limit_s is None:
+        return f"{status.done} of {status.total} done"
+    return f"{duration(status.elapsed_s)} of {duration(status.limit_s)}, {count(status.done, 'run')} done"
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from metalmark.backends.environment import python_lines
 from metalmark.model.parity import Quantity
 from metalmark.model.plan import Dtype
 from metalmark.parity.networks import LayerPart, NetworkParts, ParameterPart
@@ -54,9 +55,11 @@ class KerasWriter:
 
     def imports(self, setting: Setting, body: str) -> str:  # noqa: ARG002
         modules = "\n".join(sorted([self._backend.imported, "import keras", "import numpy as np"]))
+        usual = f'os.environ |= {{"KERAS_BACKEND": "{self._name}", "TF_CPP_MIN_LOG_LEVEL": "2"}}'
+        variables = "\n".join([usual, *python_lines(setting.plan.settings.environment)])
         return f"""import os
 
-os.environ |= {{"KERAS_BACKEND": "{self._name}", "TF_CPP_MIN_LOG_LEVEL": "2"}}
+{variables}
 {modules}
 
 {self._backend.precisions[setting.plan.settings.dtype is Dtype.TF32]}"""

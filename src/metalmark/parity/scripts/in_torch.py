@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from metalmark.backends.environment import python_lines
 from metalmark.model.plan import Dtype
 from metalmark.parity.networks import LayerPart, NetworkParts, ParameterPart, TensorPart
 from metalmark.parity.scripts import FORWARD_ONLY, IN_EVALUATION, REPEATS, Setting, packed, where
@@ -16,10 +17,8 @@ class TorchWriter:
 os._exit(int(differs))"""
 
     def imports(self, setting: Setting, body: str) -> str:  # noqa: ARG002
-        return """import os
-
-import torch
-from torch import nn"""
+        variables = python_lines(setting.plan.settings.environment)
+        return "\n".join(["import os", "", *variables, "import torch", "from torch import nn"])
 
     def device(self, placed_on: str) -> str:
         return f'"{placed_on}"'
@@ -86,6 +85,7 @@ from torch import nn"""
                 settings.dtype is Dtype.TF32,
                 "    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = as_checked",
             ),
+            *where(settings.conv_search, "    torch.backends.cudnn.benchmark = as_checked"),
             f"    model = make_model().to(device).{'eval' if quantity in IN_EVALUATION else 'train'}()",
             "    inputs = INPUTS.to(device)"
             if forward_only

@@ -11,6 +11,7 @@ from metalmark.report.text.explain_page import gain_words
 from metalmark.report.text.tables import Table, spaced
 from metalmark.report.text.units import count, duration, figures, joules, seconds, size
 from metalmark.results.command import change_options
+from metalmark.tune.ladder import best_so_far
 
 LADDER = ("settings", "step", "samples/s", "gain", "first step", "memory", "energy per sample", "parity")
 TEXTS = {"settings", "parity"}
@@ -18,6 +19,7 @@ MAY_LACK = {"samples/s", "gain", "first step", "memory", "energy per sample"}
 """Columns that are left out where no rung has a value."""
 DROP = ("memory", "first step", "energy per sample", "samples/s")
 TRIED = ("tried", "step", "gain", "status", "because")
+SO_FAR = ("tried", "step", "samples/s", "energy per sample", "memory", "gain", "what came of it")
 SEVERAL = ("tuned", "best settings", "step", "samples/s", "gain", "parity")
 GOAL_COLUMNS = {TuningGoal.ENERGY: "energy per sample", TuningGoal.MEMORY: "memory"}
 """What a narrow window keeps, since it is what was asked for."""
@@ -138,6 +140,20 @@ def failed_mark(rung: Rung) -> str:
 def rate_of(rung: Rung) -> float | None:
     """Samples per second."""
     return rung.samples_per_step / rung.step_s if rung.samples_per_step and rung.step_s else None
+
+
+def rung_line(rung: Rung, best: Rung | None) -> str:
+    """Return what settings came to while the search goes on, in one line: "bfloat16: 4.10 ms per step, gain 1.73x"."""
+    gain = "" if rung.status is RungStatus.BASELINE else f"gain {gain_words(rung.gain, rung.low, rung.high)}"
+    figures = [f"{_step(rung)} per step", gain] if rung.step_s is not None else []
+    return f"{rung.title}: {', '.join(filter(None, [*figures, came_of(rung, best)]))}"
+
+
+def came_of(rung: Rung, best: Rung | None) -> str:
+    """Say what became of settings while the search goes on; empty where their gain says it all."""
+    if rung.status in (RungStatus.FAILED, RungStatus.DIFFERS, RungStatus.UNPROVED):
+        return f"{status_words(rung)}: {rung.reason}" if rung.reason else status_words(rung)
+    return "best so far" if rung == best else rung.reason
 
 
 def _setting_words(name: str, value: object) -> str:
@@ -295,6 +311,23 @@ def tried_table(found: Tuned) -> Table:
         numeric=(False, True, True, False, False)[:wide],
         rows=tuple(row[:wide] for row in rows),
         caption="What else was tried",
+    )
+
+
+def so_far_table(rungs: Sequence[Rung], goal: TuningGoal) -> Table:
+    """Return one row for everything that a running search has tried, in the order in which it was."""
+    best, rows = best_so_far(rungs), []
+    for rung in rungs:
+        _, step, rate, gain, _, memory, energy, _ = _ladder_cells(rung)
+        rows.append((rung.title, step, rate, energy, memory, gain, came_of(rung, best)))
+    left_out = {"energy per sample", "memory"} - {GOAL_COLUMNS.get(goal)}
+    shown = [at for at, name in enumerate(SO_FAR) if name not in left_out]
+    return Table(
+        headers=tuple(SO_FAR[at] for at in shown),
+        numeric=tuple(SO_FAR[at] not in ("tried", "what came of it") for at in shown),
+        rows=tuple(tuple(row[at] for at in shown) for row in rows),
+        caption="Tried so far",
+        notes=(f"Gain: {GAIN_OF[goal]}. The finalists and the gate decide which settings win.",),
     )
 
 
