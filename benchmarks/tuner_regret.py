@@ -27,7 +27,7 @@ from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.machine.identity import identify
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Dtype, Plan, PlanChange, Settings
-from metalmark.model.tuning import Tuned, TuningRun
+from metalmark.model.tuning import Tuned, TuningGoal, TuningRun
 from metalmark.results.cells import cells_of
 from metalmark.tune.search import Candidate, Search, TuningOption
 
@@ -162,11 +162,11 @@ def against_optuna(count: int) -> None:
 def _options() -> list[TuningOption]:
     from metalmark.tune.space import entries
 
-    chosen = [entry for entry in entries() if "fake" in entry.frameworks]
+    chosen = [entry for entry in entries() if "fake" in entry.frameworks and TuningGoal.THROUGHPUT in entry.goals]
     return [
         TuningOption(
             name=entry.name, axis=entry.axis, change=PlanChange(settings=entry.settings),
-            expected=entry.expected["fake"],
+            expected=entry.expected["fake"], cost=entry.cost,
         )
         for entry in chosen
     ]  # fmt: skip

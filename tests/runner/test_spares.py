@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ from metalmark.model.run import Failed, FailureKind, Machine
 from metalmark.runner import launch, spares
 from metalmark.runner.launch import run_cell
 from metalmark.runner.spares import kept_ready, spare_count
+from metalmark.runner.world import WorkerStart
 
 Plans = Callable[..., Plan]
 GIB = 1 << 30
@@ -35,13 +36,13 @@ def waiting() -> list[psutil.Process]:
 def fills(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many spares waited after each time that some were started."""
     counts: list[int] = []
-    fill = spares.Spares._fill
+    fill = spares.Spares.fill
 
     def counted(self: spares.Spares) -> None:
         fill(self)
         counts.append(len(waiting()))
 
-    monkeypatch.setattr(spares.Spares, "_fill", counted)
+    monkeypatch.setattr(spares.Spares, "fill", counted)
     yield counts
     assert not waiting()
 
@@ -109,13 +110,18 @@ def test_one_that_was_killed_while_it_waited_is_not_taken(fake_plan: Plans, fill
 def test_where_none_can_be_started_a_worker_says_why(
     fake_plan: Plans, fills: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
-    started = spares.start_alone
-    monkeypatch.setattr(spares, "start_alone", lambda module: started(["metalmark.nothing", *module[1:]]))
+    start_alone, commands = spares.start_alone, []
+
+    def start_nothing(module: Sequence[str]) -> WorkerStart:
+        commands.append(module)
+        return start_alone(["metalmark.nothing", *module[1:]])
+
+    monkeypatch.setattr(spares, "start_alone", start_nothing)
     with kept_ready(fake_plan(), count=2):
         for _ in range(2):
             assert isinstance(run_cell(fake_plan()).outcome, Completed)
-    assert fills == [0], "it is not tried again"
+    assert set(fills) == {0}
+    assert len(commands) == 2, "it is not tried again"
 
 
 def test_they_end_with_a_command_that_was_killed() -> None:

@@ -190,7 +190,11 @@ def _tune_here(
     # Several baselines share the time.
     share = msgspec.structs.replace(request, time_s=request.time_s / len(sweep.plans))
     for cell, plan in enumerate(sweep.plans):
-        tuner = make_tuner(plan, share, sweep=sweep, cell=cell, store=store, listeners=listeners, say=say, known=known)
+        # What was checked before, by this or by another command, is known too.
+        checks = [run for run in store.checks(plan.workload, plan.framework) if run not in known]
+        tuner = make_tuner(
+            plan, share, sweep=sweep, cell=cell, store=store, listeners=listeners, say=say, known=[*checks, *known]
+        )
         runs.append(tuner.run())
         if tuner.stopped:
             return runs, False

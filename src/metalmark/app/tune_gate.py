@@ -13,7 +13,7 @@ from metalmark.app.gate import ON_CPU, is_own_reference, mark_of, what_is_checke
 from metalmark.app.parity import reference_plan
 from metalmark.explain.instructions import device_type
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.parity import ParityMark, ParityRun
+from metalmark.model.parity import Checked, ParityMark, ParityRun, Quantity
 from metalmark.model.plan import Budget, DeviceKind, Mode, Plan
 from metalmark.model.run import Failed, FailureKind, Run, now_utc
 from metalmark.parity.confirm import examine_twice
@@ -32,6 +32,10 @@ LEAST_BATCH = 2
 """Networks that normalise over a batch can't train with one sample."""
 CPU_FLOPS_PER_CORE = 2e10
 """What a core does in a second, roughly: only for how large a batch the reference may have."""
+KNOWN_NOTE = (
+    "Parity was checked before, on {date} (run {run}): the same settings, network, machine and software, so it was not "
+    "checked again."
+)
 LEAST_CURVE_STEPS, MOST_CURVE_STEPS = 5, 50
 LEAST_LIMIT_S = 180.0
 
@@ -63,9 +67,12 @@ class TuneGate:
         self._checks: dict[bytes, ParityRun] = {}
 
     def remember(self, checks: Sequence[ParityRun]) -> None:
-        """Know the checks that were made before this search was stopped."""
+        """Know checks that were made before, so that they are not made again."""
         for run in checks:
-            self._checks[_key(run.plan, run.reference)] = run
+            if isinstance(run.outcome, Checked):
+                rows = run.outcome.compared
+                of_quantities = any(row.quantity not in (Quantity.CURVE, Quantity.ACCURACY) for row in rows)
+                self._checks[_key(run.plan, run.reference, of_quantities)] = run
 
     def check(self, plan: Plan, *, seconds: float, listeners: Sequence[Listener]) -> GateVerdict:
         """Check a plan in about so many seconds."""
@@ -76,6 +83,8 @@ class TuneGate:
             options = msgspec.structs.replace(CHECK, variations=plan.settings.dtype not in LOW)
             run, interrupted = self._examined(small, reference_plan(small, *ON_CPU), options, seconds, listeners)
             parity = mark_of(run)
+            if run.sweep != self._sweep:
+                notes.append(KNOWN_NOTE.format(run=run.id, date=run.started_at[:10]))
             if small.params != plan.params:
                 notes.append(
                     f"Parity was checked at a batch of {small.params['batch_size']}, since the CPU, which it is "
@@ -94,7 +103,7 @@ class TuneGate:
     def _examined(
         self, plan: Plan, reference: Plan, options: Options, seconds: float, listeners: Sequence[Listener]
     ) -> tuple[ParityRun, bool]:
-        key = _key(plan, reference)
+        key = _key(plan, reference, options.quantities)
         if key in self._checks:
             return self._checks[key], False
         tell, started_at = tell_all(listeners), now_utc()
@@ -152,7 +161,7 @@ class TuneGate:
         return max(LEAST_CURVE_STEPS, min(MOST_CURVE_STEPS, steps))
 
 
-def _key(plan: Plan, reference: Plan) -> bytes:
-    """Tell checks apart, whatever the time that they were given."""
+def _key(plan: Plan, reference: Plan, of_quantities: bool) -> bytes:
+    """Tell checks apart, whatever the time that they were given. `of_quantities`: else of a loss curve alone."""
     pair = [msgspec.structs.replace(each, budget=Budget()) for each in (plan, reference)]
-    return msgspec.json.encode(pair, order="deterministic")
+    return msgspec.json.encode([pair, of_quantities], order="deterministic")

@@ -19,7 +19,7 @@ from metalmark.model.run import Absent, Failed, FailureKind, Software, Telemetry
 from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningPhase, TuningRequest, TuningRun
 from metalmark.results.cells import Cell
 from metalmark.runner.events import Ended, Listener, TuningProgress, tell_all
-from metalmark.runner.spares import kept_ready
+from metalmark.runner.spares import Spares, kept_ready
 from metalmark.stats.difference import Verdict
 from metalmark.tune.batches import BatchClimb, memory_limit
 from metalmark.tune.figures import compared, completed, excess_of, figures_of, value_of
@@ -92,8 +92,8 @@ class Tuner:
         # There from the start, so that a search that is killed can be found and go on.
         self._save(Tuned(ladder=(Rung(title="baseline", status=RungStatus.BASELINE),), complete=False))
         try:
-            with kept_ready(self._plan):
-                outcome = self._tune()
+            with kept_ready(self._plan) as spares:
+                outcome = self._tune(spares)
         except (TuningStopped, KeyboardInterrupt):
             self.stopped = True
             outcome = self._outcome(self._best_so_far(), complete=False)
@@ -101,7 +101,10 @@ class Tuner:
         tell_all(self._listeners)(Ended(run=run))
         return run
 
-    def _tune(self) -> Tuned | Failed:
+    def _tune(self, spares: Spares) -> Tuned | Failed:
+        if spares.room and not self._bench.is_known(PlanChange()):
+            self._say(f"Importing {self._plan.framework} in {spares.room} processes, which the trials will take.")
+            spares.fill()
         (baseline,) = self._measure(TuningPhase.BASELINE, [PlanChange()])
         failure = failure_of(baseline)
         if failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY:
@@ -171,9 +174,11 @@ class Tuner:
             if self._waits_too_much(space.options, waiting, change):
                 break
             until = SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE
-            cost = self._search.cost(candidate)
+            # What the best has already costs little: its code is in the compiler's cache.
+            added = candidate - self._search.best
+            cost = self._search.cost(added)
             if cost > 1 and not self._bench.has_time(until, cost=cost) and not self._bench.is_known(change):
-                costly = self._search.costliest(candidate)
+                costly = self._search.costliest(added)
                 self._search.leave_out(costly)
                 self._left_out += (f"{costly}: it takes long to compile, and there is too little time for it (--time)",)
                 continue
@@ -336,7 +341,7 @@ class Tuner:
     def _gated(self, change: PlanChange) -> GateVerdict:
         (baseline,) = self._bench.measure([PlanChange()])
         gate = TuneGate(baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths)
-        gate.remember(self._checks)
+        gate.remember([check for check in self._checks if _is_of_today(check, baseline[0])])
         self._say(f"Checking that {change_words(change)} trains the same network.")
         self._tell(TuningPhase.GATE, [change])
         left_s = self._request.time_s - self._bench.elapsed_s()
@@ -410,6 +415,12 @@ class Tuner:
 
 def _differs(mark: ParityMark | None) -> bool:
     return mark is not None and mark.verdict is ParityVerdict.DIFFERS
+
+
+def _is_of_today(check: ParityRun, run: BenchRun) -> bool:
+    """Whether a check was made with the machine and the software that a run was measured with."""
+    software, other = check.software, run.software
+    return check.machine == run.machine and (software.metalmark, software.versions) == (other.metalmark, other.versions)
 
 
 def _placed_on(run: BenchRun) -> str:

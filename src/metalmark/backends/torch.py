@@ -9,7 +9,7 @@ import torch
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
-from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches, threads_of
+from metalmark.backends.session import make_feeder, require_images, resident_batches, threads_of
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.backends.torch_settings import (
@@ -26,6 +26,7 @@ from metalmark.backends.torch_settings import (
 from metalmark.backends.torch_world import device_of_rank, notes_on, parallel
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
+from metalmark.machine.processes import end_tree
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Mode, Plan, Settings, World
 from metalmark.model.run import DeviceMemory
@@ -124,7 +125,10 @@ class TorchSession:
         return sum(float(part.square().mean().cpu()) for part in parts) / max(1, len(parts))
 
     def fingerprint(self) -> tuple[float, ...]:
-        return fingerprint_of(p.detach().float().cpu().numpy() for p in self._trainable)
+        found = self._kind.checksums(self._trainable)
+        if self._output is None:  # before the first step: what was taken for it is none of the network's memory
+            self._kind.reset_peak(self._device)
+        return found
 
     def fingerprint_names(self) -> tuple[str, ...]:
         return self._names
@@ -526,10 +530,16 @@ def _frozen(work: Work, settings: Settings) -> Work:
 
 def _end_helpers() -> None:
     """End Inductor's helper processes. Where compiled code came from a cache they were seen to go on starting for ten
-    seconds, a core busy and memory growing beside the steps that were timed."""
-    from torch._inductor.async_compile import shutdown_compile_workers
+    seconds, a core busy and memory growing beside the steps that were timed.
 
-    shutdown_compile_workers()
+    By a signal: PyTorch's own way waits until they have started, for 8 s on a machine with 16 cores.
+    """
+    from torch._inductor import async_compile
+
+    for pool in getattr(async_compile, "_pool_set", ()):
+        if (process := getattr(pool, "process", None)) is not None:
+            end_tree(process.pid)
+    async_compile.shutdown_compile_workers()
 
 
 BACKEND = TorchBackend()

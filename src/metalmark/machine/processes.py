@@ -6,6 +6,8 @@ import os
 import select
 import sys
 
+import psutil  # type: ignore[import-untyped]
+
 
 def wait_for_exit(pid: int) -> None:
     """Return when our child `pid` has exited, and leave its exit status to be collected.
@@ -28,6 +30,16 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def end_tree(pid: int) -> None:
+    """End a process that we have started, and all that it started, at once."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        # Asked before it is gone: then they are another's children.
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
 
 
 if sys.platform == "darwin":

@@ -59,8 +59,8 @@ class Spares:
         if plan.framework != self._plan.framework or plan.world or variables != self._variables:
             return None
         self._end_gone()
-        if not self._waiting and self._count:
-            self._fill()
+        if not self._waiting:
+            self.fill()
         return self._waiting.pop(0) if self._waiting else None
 
     def close(self) -> None:
@@ -68,7 +68,12 @@ class Spares:
             _end(child)
         self._waiting.clear()
 
-    def _fill(self) -> None:
+    @property
+    def room(self) -> int:
+        """How many can wait at once."""
+        return self._count
+
+    def fill(self) -> None:
         """Start as many as there is room for, and wait until each of them waits."""
         framework = FRAMEWORKS[self._plan.framework]
         modules = list(framework.first_step_modules)
@@ -146,13 +151,13 @@ def take(plan: Plan) -> Child | None:
 
 
 @contextmanager
-def kept_ready(plan: Plan, count: int | None = None) -> Iterator[None]:
+def kept_ready(plan: Plan, count: int | None = None) -> Iterator[Spares]:
     """Keep processes ready for plans of this framework. `count`: how many; None: what the machine has room for."""
     with scratch_folder() as folder:
         spares = Spares(plan, spare_count(identify()) if count is None else count, folder)
         _open.append(spares)
         try:
-            yield
+            yield spares
         finally:
             _open.remove(spares)
             spares.close()

@@ -37,6 +37,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _COLUMNS = ", ".join(COLUMNS)
 _TEXT = " || ' ' || ".join(SEARCHED)
+MOST_CHECKS = 100
 _ORDER = "ORDER BY sweep, repeat, cell, started_at, id"
 _NEWEST = """WHERE id IN (
     SELECT id FROM (
@@ -327,6 +328,14 @@ class Store:
         more = f" AND framework IN ({_marks(frameworks)})" if frameworks else ""
         where = _NEWEST.format(names=_marks(names), more=more)
         return self.load(self._rows(f"{where} {_ORDER}", *names, *frameworks), on_error=on_error)
+
+    def checks(self, workload: str, framework: str) -> list[AnyRun]:
+        """Return the newest parity checks of a workload on a framework; what can't be read is left out."""
+        rows = self._rows(
+            "WHERE kind = 'parity' AND workload = ? AND framework = ? ORDER BY started_at DESC, id DESC LIMIT ?",
+            workload, framework, MOST_CHECKS,
+        )  # fmt: skip
+        return self.load(rows, on_error=lambda _: None)
 
     def sweep(self, query: str) -> Sweep:
         """Return a sweep by its id, by the beginning of it, or `last`."""

@@ -1,11 +1,11 @@
 """The search: which settings to try next, from what those tried so far have gained. Pure functions on numbers.
 
 First each option is added to the best so far, the one that should gain most first: that is the ladder. A strong option
-that gained little when it came is tried once more when others have helped: where a GPU waits for its host, what makes
-the GPU faster shows only after something has relieved the host. Then a model of how options act alone and in pairs says
-which other combination has the best chance of being better still, until none has. The model is a Gaussian process over
-combinations, which for so few numbers is a page of linear algebra; `benchmarks/tuner_regret.py` weighs it against
-Optuna.
+that gained little when it came is tried once more when others have helped, and before anything that takes long to try:
+where a GPU waits for its host, what makes the GPU faster shows only after something has relieved the host. Then a model
+of how options act alone and in pairs says which other combination has the best chance of being better still, until none
+has. The model is a Gaussian process over combinations, which for so few numbers is a page of linear algebra;
+`benchmarks/tuner_regret.py` weighs it against Optuna.
 """
 
 import math
@@ -69,14 +69,14 @@ class Search:
         if BASELINE not in self.values:
             return BASELINE
         while self._waiting:
-            if self._options[self._waiting[0]].expected < STRONG:
+            name = self._first_waiting()
+            if self._options[name].expected < STRONG or self._options[name].cost > 1:
                 self._give_second_chances()
-            name = self._waiting[0]
+                name = self._first_waiting()
             added = self._with(self.best, name)
-            known = added is None or added in self.values or self._is_hopeless(added)
-            if added is not None and not known and not self._is_surpassed(name):
+            if added is not None and added not in self.values and not self._is_hopeless(added):
                 return added
-            self._waiting.pop(0)
+            self._waiting.remove(name)
         self._give_second_chances()
         return self.propose() if self._waiting else self._most_promising()
 
@@ -151,9 +151,11 @@ class Search:
         kept = {each for each in candidate if self._options[each].axis != option.axis}
         return frozenset({*kept, name})
 
+    def _first_waiting(self) -> str:
+        """Return the strongest that waits. One of whose axis the best has a stronger one comes after all others."""
+        return next((name for name in self._waiting if not self._is_surpassed(name)), self._waiting[0])
+
     def _is_surpassed(self, name: str) -> bool:
-        """Whether the best has an option of the same axis of which more is expected: the weaker one can wait for the
-        model, which proposes it where the stronger one gained little."""
         option = self._options[name]
         chosen = [self._options[each] for each in self.best if self._options[each].axis == option.axis]
         return any(each.expected > option.expected for each in chosen)
