@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 
 import psutil
 import pytest
@@ -19,8 +20,10 @@ from metalmark.model.plan import Plan
 from metalmark.model.run import Failed, FailureKind, Machine
 from metalmark.runner import launch, spares
 from metalmark.runner.launch import run_cell
+from metalmark.runner.spare import modules_of
 from metalmark.runner.spares import kept_ready, spare_count
 from metalmark.runner.world import WorkerStart
+from metalmark.workloads.catalog import shown_names
 
 Plans = Callable[..., Plan]
 GIB = 1 << 30
@@ -167,3 +170,15 @@ def test_what_it_prints_is_read_as_a_workers(fake_plan: Plans) -> None:
         outcome = run_cell(fake_plan(fault="metal-oom")).outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.OUT_OF_MEMORY, "Metal's words are in its output"
+
+
+@pytest.mark.parametrize("workload", shown_names())
+def test_it_imports_what_builds_the_network(workload: str) -> None:
+    """Of BERT that is transformers, which takes longer to import than PyTorch."""
+    (module,) = modules_of("torch", workload)
+    assert module.endswith(".on_torch")
+    assert find_spec(module) is not None
+
+
+def test_it_runs_no_file_of_a_user() -> None:
+    assert modules_of("torch", "my_net.py:my_net") == []

@@ -12,13 +12,14 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.codec import read_json
 from metalmark.runner.events import PROGRESS_FD, SPARE_IS_READY, SpareJob
 from metalmark.runner.worker import die_with_parent
+from metalmark.workloads import LazyBuilder
 from metalmark.workloads.catalog import BUILT_IN, load
 
 
 def main(framework: str, workload: str, modules: Sequence[str]) -> None:
     die_with_parent()
     FRAMEWORKS[framework].backend()
-    for module in [*_modules_of(framework, workload), *modules]:
+    for module in [*modules_of(framework, workload), *modules]:
         import_module(module)
     os.write(int(os.environ[PROGRESS_FD]), SPARE_IS_READY)
     line = sys.stdin.buffer.readline()
@@ -33,10 +34,10 @@ def main(framework: str, workload: str, modules: Sequence[str]) -> None:
     import_module(job.module).main(job.job, job.outcome)
 
 
-def _modules_of(framework: str, workload: str) -> list[str]:
+def modules_of(framework: str, workload: str) -> list[str]:
     """Return the module that builds a workload of our own. A user's file is run by the worker alone, once."""
     builder = load(workload).build.get(FRAMEWORKS[framework].family) if workload in BUILT_IN else None
-    return [builder.partition(":")[0]] if isinstance(builder, str) else []
+    return [builder.module] if isinstance(builder, LazyBuilder) else []
 
 
 if __name__ == "__main__":
