@@ -39,13 +39,13 @@ def waiting() -> list[psutil.Process]:
 def fills(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many spares waited after each time that some were started."""
     counts: list[int] = []
-    fill = spares.Spares.fill
+    fill = spares.Spares._fill
 
     def counted(self: spares.Spares) -> None:
         fill(self)
         counts.append(len(waiting()))
 
-    monkeypatch.setattr(spares.Spares, "fill", counted)
+    monkeypatch.setattr(spares.Spares, "_fill", counted)
     yield counts
     assert not waiting()
 
@@ -95,6 +95,20 @@ def test_a_plan_that_needs_another_process_gets_one(fake_plan: Plans, fills: lis
     with kept_ready(replace(fake_plan(), framework="mlx"), count=2):
         assert isinstance(run_cell(fake_plan()).outcome, Completed)
     assert fills == []
+
+
+def test_an_inner_block_takes_those_of_the_outer_one(fake_plan: Plans, fills: list[int]) -> None:
+    plan = fake_plan()
+    with kept_ready(plan, count=3) as outer:
+        outer.prepare()
+        for _ in range(2):
+            with kept_ready(fake_plan(step_ms=1.0)) as inner:
+                assert inner is outer
+                assert isinstance(run_cell(plan).outcome, Completed)
+        assert len(waiting()) == 1
+        with kept_ready(replace(plan, framework="mlx"), count=2) as other:
+            assert other is not outer
+    assert fills == [3]
 
 
 def test_one_that_was_killed_while_it_waited_is_not_taken(fake_plan: Plans, fills: list[int]) -> None:

@@ -17,8 +17,9 @@ from metalmark.tune.ladder import TriedSettings, key_of
 SHORT_SHARE, SHORT_BLOCKS, LONG_BLOCKS = 1 / 3, 4, 6
 """Of the time for which a finalist is measured, that of a trial of the search; and the fewest blocks of each."""
 USUAL_OF = 3
-SLOW_S, SLOW_BLOCKS = 1.0, 3
-"""Of a step that is so long, finalists have fewer blocks: one step averages much noise away by itself."""
+SLOW_S, SLOW_SHORT_BLOCKS, SLOW_BLOCKS = 1.0, 2, 3
+"""Of a step that is so long there are fewer blocks, of trials and of finalists: one averages much noise away by
+itself."""
 
 
 class TrialBench:
@@ -71,8 +72,9 @@ class TrialBench:
     def _trial_plan(self, change: PlanChange, *, final: bool) -> Plan:
         plan = change.applied(self.plan)
         share, blocks = (1.0, LONG_BLOCKS) if final else (SHORT_SHARE, SHORT_BLOCKS)
-        if final and self.is_slow():
-            blocks = SLOW_BLOCKS
+        # Of the baseline's first process nobody knows yet.
+        if self.is_slow() and (final or change != PlanChange()):
+            blocks = SLOW_BLOCKS if final else SLOW_SHORT_BLOCKS
         left_s = max(60.0, self._request.time_s - self.elapsed_s())
         budget = msgspec.structs.replace(
             plan.budget, seconds=self._request.seconds * share, min_blocks=blocks, timeout_s=left_s

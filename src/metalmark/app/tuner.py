@@ -31,6 +31,8 @@ SEARCH_SHARE, BATCH_SHARE, FINALS_SHARE = 0.45, 0.55, 0.8
 """When the search, the batch sizes and the finalists must be done, as shares of the time. The rest is the gate's."""
 SLOW_SEARCH_SHARE, SLOW_FINALS_SHARE = 0.3, 0.6
 """The same where steps are long: the gate takes tens of them, and what gains most has been tried first."""
+FIRST_SHARE = 0.5
+"""Until when the strongest option is tried, whatever the baseline took: a search that tries nothing answers nothing."""
 CLOSE = 1.05
 """A second finalist is measured where it is within this factor of the best."""
 MOST_WAITING = 0.5
@@ -104,7 +106,7 @@ class Tuner:
     def _tune(self, spares: Spares) -> Tuned | Failed:
         if spares.room and not self._bench.is_known(PlanChange()):
             self._say(f"Importing {self._plan.framework} in {spares.room} processes, which the trials will take.")
-            spares.fill()
+            spares.prepare()
         (baseline,) = self._measure(TuningPhase.BASELINE, [PlanChange()])
         failure = failure_of(baseline)
         if failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY:
@@ -122,6 +124,8 @@ class Tuner:
         if self._bench.elapsed_s() > SEARCH_SHARE * self._request.time_s:
             return self._too_little_time()
         self._climb(baseline[0])
+        if self._search.propose() is not None and len(self._search.values) == 1:
+            return self._too_little_time()
         more = self._climb_batches(self._search.best)
         best = self._decide(more)
         return self._outcome(best, complete=True)
@@ -174,6 +178,8 @@ class Tuner:
             if self._waits_too_much(space.options, waiting, change):
                 break
             until = SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE
+            if len(self._search.values) == 1:
+                until = FIRST_SHARE
             # What the best has already costs little: its code is in the compiler's cache.
             added = candidate - self._search.best
             cost = self._search.cost(added)

@@ -53,15 +53,23 @@ class Spares:
         self._waiting: list[Child] = []
         self._started = 0
 
+    def suits(self, plan: Plan) -> bool:
+        """Whether its processes have what a plan's worker needs."""
+        variables = FRAMEWORKS[plan.framework].environment(plan.settings)
+        return plan.framework == self._plan.framework and variables == self._variables and not plan.world
+
     def take(self, plan: Plan) -> Child | None:
         """Return a spare for a plan, starting several where none waits; None where the plan needs another process."""
-        variables = FRAMEWORKS[plan.framework].environment(plan.settings)
-        if plan.framework != self._plan.framework or plan.world or variables != self._variables:
+        if not self.suits(plan):
             return None
+        self.prepare()
+        return self._waiting.pop(0) if self._waiting else None
+
+    def prepare(self) -> None:
+        """Start several where none waits."""
         self._end_gone()
         if not self._waiting:
-            self.fill()
-        return self._waiting.pop(0) if self._waiting else None
+            self._fill()
 
     def close(self) -> None:
         for child in self._waiting:
@@ -73,7 +81,7 @@ class Spares:
         """How many can wait at once."""
         return self._count
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Start as many as there is room for, and wait until each of them waits."""
         framework = FRAMEWORKS[self._plan.framework]
         modules = list(framework.first_step_modules)
@@ -152,7 +160,11 @@ def take(plan: Plan) -> Child | None:
 
 @contextmanager
 def kept_ready(plan: Plan, count: int | None = None) -> Iterator[Spares]:
-    """Keep processes ready for plans of this framework. `count`: how many; None: what the machine has room for."""
+    """Keep processes ready for plans of this framework. `count`: how many; None: what the machine has room for. Inside
+    of another such block whose processes suit the plan, they are the same ones."""
+    if _open and _open[-1].suits(plan):
+        yield _open[-1]
+        return
     with scratch_folder() as folder:
         spares = Spares(plan, spare_count(identify()) if count is None else count, folder)
         _open.append(spares)
