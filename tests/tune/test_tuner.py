@@ -102,6 +102,43 @@ def test_a_search_finds_proves_and_goes_on(path: Path, tmp_path: Path) -> None:
         mm.tune(resume=cell.sweep, store=path, progress=False)
 
 
+def test_of_long_steps_the_search_counts_and_a_stored_check_is_not_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step counts as a long one, and there is no time for two more processes of each finalist."""
+    monkeypatch.setattr("metalmark.app.tune_bench.SLOW_S", 0.0)
+    monkeypatch.setattr("metalmark.app.tuner.SLOW_SEARCH_SHARE", 0.2)
+    monkeypatch.setattr("metalmark.app.tuner.SLOW_FINALS_SHARE", 0.0)
+    search = partial(
+        mm.tune, "fake", landscape=LANDSCAPE, keep="batch_size,compile,channels_last", time="4m", store=path, **QUICK
+    )
+    found, outcome = tuned(search())
+    assert outcome.best.title == "+ fused"
+    assert outcome.best.processes == 2, "one of the search, and one in turn with the baseline"
+    assert outcome.best.low is not None
+    assert outcome.best.proved
+    finals = [run for run in stored(path) if isinstance(run, BenchRun) and run.id in outcome.best.runs]
+    assert sorted(run.plan.budget.min_blocks for run in finals) == [2, 3]
+
+    other, again = tuned(search())
+    assert other.sweep != found.sweep
+    assert again.best.proved
+    assert again.best.parity is not None
+    assert again.best.parity.run in {run.id for run in stored(path) if run.sweep == found.sweep}
+    assert any("was checked before" in note for note in again.notes)
+    assert not [run for run in stored(path) if isinstance(run, ParityRun) and run.sweep == other.sweep]
+
+
+def test_where_the_baseline_takes_half_of_the_time_that_is_the_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metalmark.app.tuner.FIRST_SHARE", 0.0)
+    (run,) = mm.tune("fake", landscape=LANDSCAPE, keep="batch_size", time="1m", store=path, **QUICK)
+    assert isinstance(run.outcome, Failed)
+    assert run.outcome.kind is FailureKind.TIMED_OUT
+    assert "too little" in run.outcome.message
+
+
 def test_what_trains_differently_does_not_win(path: Path) -> None:
     _, outcome = tuned(
         mm.tune(

@@ -29,8 +29,11 @@ class TrialBench:
         self.tried: list[TriedSettings] = []
         self._took_s: list[float] = []
 
-    def measure(self, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1) -> list[list[BenchRun]]:
-        """Measure each change so many times, in turn, and return its runs. One that is known takes no time."""
+    def measure(
+        self, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1, with_short: bool = False
+    ) -> list[list[BenchRun]]:
+        """Measure each change so many times, in turn, and return its runs. One that is known takes no time.
+        `with_short`: a finalist's runs of the search count as well."""
         begin_s = time.monotonic()
         plans = [self._trial_plan(change, final=final) for change in changes]
         known = all(self.trials.is_known(plan, repeats=repeats) for plan in plans)
@@ -42,6 +45,8 @@ class TrialBench:
             if held is None:
                 self.tried.append(TriedSettings(change=change))
                 held = self.tried[-1]
+            if final and with_short:
+                runs[:0] = held.short
             field = {"final": tuple(runs)} if final else {"short": tuple(runs)}
             self.tried[self.tried.index(held)] = msgspec.structs.replace(held, **field)
         return found

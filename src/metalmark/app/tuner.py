@@ -131,11 +131,17 @@ class Tuner:
         return self._outcome(best, complete=True)
 
     def _measure(
-        self, phase: TuningPhase, changes: Sequence[PlanChange], *, final: bool = False, repeats: int = 1
+        self,
+        phase: TuningPhase,
+        changes: Sequence[PlanChange],
+        *,
+        final: bool = False,
+        repeats: int = 1,
+        with_short: bool = False,
     ) -> list[list[BenchRun]]:
         """Measure changes, and let listeners know before and after."""
         self._tell(phase, changes)
-        found = self._bench.measure(changes, final=final, repeats=repeats)
+        found = self._bench.measure(changes, final=final, repeats=repeats, with_short=with_short)
         self._tell(phase)
         return found
 
@@ -312,17 +318,22 @@ class Tuner:
             finalists = finalists[:1]
         changes = [combined(self._search.change(each), more) for each in finalists]
         fit = int(room_s / max(self._bench.usual_s * (1 + len(finalists)), 1e-3))
-        repeats = max(LEAST_REPEATS, min(self._request.repeats, fit))
-        known = all(self._bench.is_known(each, final=True, repeats=LEAST_REPEATS) for each in changes)
+        # Of long steps there is time for few: the search has measured each of them once, and they follow once more.
+        with_short = self._bench.is_slow() and fit < LEAST_REPEATS
+        repeats = 1 if with_short else max(LEAST_REPEATS, min(self._request.repeats, fit))
+        known = all(self._bench.is_known(each, final=True, repeats=min(repeats, LEAST_REPEATS)) for each in changes)
         if not self._bench.has_time(1.0) and not known:
             self._notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
             for change in changes[:1]:
                 self._mark(change, RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
             return finalists[0]
         names = " and ".join(change_words(change) for change in changes)
-        self._say(f"Measuring {names} in turn with the baseline, {repeats} times each.")
+        times = "once more" if with_short else f"{repeats} times each"
+        self._say(f"Measuring {names} in turn with the baseline, {times}.")
         every = [PlanChange(), *changes]
-        baseline, *measured = self._measure(TuningPhase.FINALISTS, every, final=True, repeats=repeats)
+        baseline, *measured = self._measure(
+            TuningPhase.FINALISTS, every, final=True, repeats=repeats, with_short=with_short
+        )
         order = sorted(
             (value, place) for place, runs in enumerate(measured)
             if (value := value_of(runs, self._request)) is not None
