@@ -9,7 +9,7 @@ import torch
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
-from metalmark.backends.session import make_feeder, require_images, resident_batches, threads_of
+from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches, threads_of
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.backends.torch_settings import (
@@ -125,10 +125,7 @@ class TorchSession:
         return sum(float(part.square().mean().cpu()) for part in parts) / max(1, len(parts))
 
     def fingerprint(self) -> tuple[float, ...]:
-        found = self._kind.checksums(self._trainable)
-        if self._output is None:  # before the first step: what was taken for it is none of the network's memory
-            self._kind.reset_peak(self._device)
-        return found
+        return fingerprint_of(p.detach().float().cpu().numpy() for p in self._trainable)
 
     def fingerprint_names(self) -> tuple[str, ...]:
         return self._names

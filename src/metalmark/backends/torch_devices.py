@@ -1,13 +1,11 @@
 """PyTorch's devices, one class each, with the same method order: what differs between them is here and nowhere else."""
 
 import platform
-from collections.abc import Sequence
 from functools import cache
 
 import torch
 
 from metalmark.backends.base import HOST_MEMORY, NOT_A_MAC, DeviceReport, absent_device, device_index, unknown_memory
-from metalmark.backends.session import fingerprint_of
 from metalmark.errors import counted
 from metalmark.machine import apple
 from metalmark.model.plan import Device, DeviceKind
@@ -15,10 +13,6 @@ from metalmark.model.run import Absent, DeviceMemory
 from metalmark.scrub import scrub
 
 REASON_CHARS = 300
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-CHECKSUM_PART = 1 << 18
-MOST_EXACT = (1 << 53) - 1
-"""The largest whole number that a float holds exactly."""
 NO_PEAK = Absent(reason="PyTorch has no peak counter for this device; see the process footprint in telemetry")
 
 
@@ -43,10 +37,6 @@ class TorchDevice:
 
     def memory(self, device: torch.device) -> DeviceMemory:  # noqa: ARG002
         return unknown_memory(f"PyTorch has no memory counters for {self.type}")
-
-    def checksums(self, tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
-        """Return a number for each tensor that changes when the tensor does; NaN where a value is not finite."""
-        return fingerprint_of(tensor.detach().float().cpu().numpy() for tensor in tensors)
 
 
 class Cpu(TorchDevice):
@@ -98,26 +88,6 @@ class Cuda(TorchDevice):
             driver_bytes=torch.cuda.memory_reserved(device),
             peak_bytes=torch.cuda.max_memory_allocated(device),
         )
-
-    def checksums(self, tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
-        """On the GPU: to bring BERT's weights to the host and add them up there takes two seconds."""
-        if not tensors:
-            return ()
-        return tuple(torch.stack([_checksum(tensor.detach()) for tensor in tensors]).tolist())
-
-
-def _checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bits of a tensor, each element's times its place, added up modulo a power of two; NaN where a value is
-    not finite. In parts, so that it takes little memory."""
-    bits = tensor.contiguous().view(-1).view(BITS[tensor.element_size()])
-    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for begin in range(0, len(bits), CHECKSUM_PART):
-        part = bits[begin : begin + CHECKSUM_PART].to(torch.int64)
-        places = torch.arange(begin, begin + len(part), device=tensor.device)
-        # An odd factor has an inverse modulo a power of two, so no place loses a change.
-        total += (part * (2 * places + 1)).sum()
-    kept = (total & MOST_EXACT).to(torch.float64)
-    return torch.where(torch.isfinite(tensor).all(), kept, torch.nan)
 
 
 class Mps(TorchDevice):
