@@ -17,6 +17,7 @@ from metalmark.tune.ladder import TriedSettings, key_of
 SHORT_SHARE, SHORT_BLOCKS, LONG_BLOCKS = 1 / 3, 4, 6
 """Of the time for which a finalist is measured, that of a trial of the search; and the fewest blocks of each."""
 USUAL_OF = 3
+"""Number of the last processes that tell how long the next one takes."""
 SLOW_S, SLOW_SHORT_BLOCKS, SLOW_BLOCKS = 1.0, 2, 3
 """Of a step that is so long there are fewer blocks, of trials and of finalists: one averages much noise away by
 itself."""
