@@ -7,8 +7,11 @@ cases times --time. The batch size stays as it is. Prints a line for each case a
 where one did, or where the best could not be proved. FILE.json gets the tunings after each case; with --store the
 trials are kept too.
 
---warm compiles the step of every case beforehand, all at once, so that each case finds its code in PyTorch's cache: the
-first steps in the ladders are then those of a warm cache, and no figure that is compared with a bound contains one.
+--warm does beforehand, for all cases at once, what needs no quiet machine. It compiles the step of every case, so that
+each finds its code in PyTorch's cache: the first steps in the ladders are then those of a warm cache, and no figure
+that is compared with a bound contains one. And it checks the parity of the settings that are mostly best, with and
+without a captured graph: where the search comes to these, it finds the check in the store; where it comes to others, it
+makes its own.
 """
 
 import argparse
@@ -20,15 +23,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import metalmark as mm
+from metalmark.app.gate import ON_CPU, what_is_checked
+from metalmark.app.parity import reference_plan
+from metalmark.app.tune_gate import CHECK, CURVE, LEAST_BATCH
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import decode_export, encode_export
 from metalmark.model.measurement import Completed
+from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Settings
-from metalmark.model.run import Failed, Run
+from metalmark.model.run import Failed, Run, new_id, now_utc
 from metalmark.model.tuning import TuningRun
+from metalmark.parity.examine import examine_all, parity_run
+from metalmark.parity.job import Options
 from metalmark.runner.launch import run_cell
 from metalmark.runner.spares import kept_ready
+from metalmark.store.store import Store
 from metalmark.workloads.catalog import load
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
@@ -45,6 +57,12 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     "resnet50-256": ("resnet50-transfer", {"batch_size": 256, "train": "all"}, 5.5, 0.0),
     "gpt-12x1024": ("gpt", {"size": "small", "batch_size": 12, "seq_len": 1024}, 9.3, 0.0),
 }
+
+
+SMALL = {"mobilenet-32": 32}
+"""The batch at which the CPU checks a case, where it is not the least: as the tuner itself chooses it."""
+QUANTITIES = msgspec.structs.replace(CHECK, variations=False)
+CURVES = msgspec.structs.replace(CURVE, curve_steps=30)
 
 
 def main() -> int:
@@ -69,7 +87,8 @@ def main() -> int:
     held = {case_of(run): run for run in runs if isinstance(run, TuningRun)}
     cases = [name for name in given.cases or CASES if name not in held or not has_reached(name, held[name])]
     if given.warm:
-        warm(cases, given.device)
+        with tempfile.TemporaryDirectory() as folder:
+            warm(cases, given.device, given.store or Path(folder, "store.sqlite3"))
         print(f"warmed_seconds: {time.monotonic() - begun_s:.0f}", flush=True)
     missed, tried = 0, 0
     # Spare processes that one case leaves are the next one's. Importing transformers takes longest of all.
@@ -132,15 +151,57 @@ def case_of(run: TuningRun) -> str:
     return next(found, "")
 
 
-def warm(cases: Sequence[str], device: str) -> None:
-    """Compile what the cases will compile, each in a process of its own, all at the same time. Code for inference is in
-    no cache, and what fills most of the memory by itself would leave too little for the others."""
-    plans = [plan_of(name, device) for name in cases if name != "bert-256x512"]
-    plans = [plan for plan in plans if plan.mode is Mode.TRAINING]
-    with ThreadPoolExecutor(max(1, len(plans))) as pool:
-        for plan, result in zip(plans, pool.map(lambda plan: run_cell(plan, hz=None), plans), strict=True):
-            if not isinstance(result.outcome, Completed):
-                print(f"# not compiled beforehand: {plan.label}: {result.outcome.message}", flush=True)
+def warm(cases: Sequence[str], device: str, store: Path) -> None:
+    """Compile and check what the cases will, each in processes of its own, all at the same time. What fills most of the
+    memory by itself would leave too little for the others."""
+    plans = {name: plan_of(name, device) for name in cases if name != "bert-256x512"}
+    training = {name: plan for name, plan in plans.items() if plan.mode is Mode.TRAINING}
+    small = {encode(each): each for each in (with_batch(plans[name], SMALL.get(name, LEAST_BATCH)) for name in plans)}
+    with ThreadPoolExecutor(max(1, len(training) * 2 + len(small))) as pool:
+        # Code for inference is in no cache.
+        compiled = {plan.label: pool.submit(run_cell, plan, hz=None) for plan in training.values()}
+        checks = [pool.submit(check, plan, reference_plan(plan, *ON_CPU), QUANTITIES) for plan in small.values()]
+        for name, plan in training.items():
+            base = msgspec.structs.replace(plan, settings=Settings())
+            checks.append(pool.submit(check, with_batch(plan, CASES[name][1]["batch_size"]), base, CURVES))
+        for label, future in compiled.items():
+            if not isinstance(outcome := future.result().outcome, Completed):
+                print(f"# not compiled beforehand: {label}: {outcome.message}", flush=True)
+        with Store(store) as opened:
+            for runs in (future.result() for future in checks):
+                for run in runs:
+                    print(f"# {run.plan.label}: {run.verdict.value}", flush=True)
+                    # One that differs may lie on an edge, which the tuner looks into.
+                    if run.verdict is ParityVerdict.AGREES:
+                        opened.add(run)
+
+
+def check(plan: Plan, reference: Plan, options: Options) -> list[ParityRun]:
+    """Check a plan without and with a captured graph, in the same two processes."""
+    begun = now_utc()
+    pairs = [
+        (
+            what_is_checked(
+                msgspec.structs.replace(plan, settings=msgspec.structs.replace(plan.settings, graph=graph))
+            ),
+            what_is_checked(reference),
+        )
+        for graph in sorted({False, plan.settings.graph})
+    ]
+    found = examine_all(pairs, options=[options] * len(pairs))
+    sweep = new_id()
+    return [
+        parity_run(*pair, each, sweep=sweep, cell=cell, started_at=begun)
+        for cell, (pair, each) in enumerate(zip(pairs, found, strict=True))
+    ]
+
+
+def with_batch(plan: Plan, size: int) -> Plan:
+    return msgspec.structs.replace(plan, params={**plan.params, "batch_size": size})
+
+
+def encode(plan: Plan) -> bytes:
+    return msgspec.json.encode(plan, order="deterministic")
 
 
 def plan_of(name: str, device: str) -> Plan:
@@ -152,7 +213,7 @@ def plan_of(name: str, device: str) -> Plan:
         workload=workload, params=params, mode=Mode(options.get("mode", Mode.TRAINING)), framework="torch",
         device=Device(kind=DeviceKind(device)), budget=Budget(steps=1, min_blocks=1), proof=Proving.OFF,
         settings=Settings(
-            dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=True,
+            dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=options.get("mode") != "inference",
             channels_last=workload not in ("bert", "gpt"),
         ),
     )  # fmt: skip

@@ -62,8 +62,13 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class TuneGate:
     """Checks the settings of one tuning, and stores each check."""
 
-    def __init__(self, baseline: BenchRun, *, sweep: str, store: TuningKeeper, paths: dict[str, str]) -> None:
+    def __init__(
+        self, baseline: BenchRun, *, sweep: str, store: TuningKeeper, paths: dict[str, str], reference_s: float
+    ) -> None:
+        """`reference_s`: about how long the CPU may take for a check, which decides at what batch it is made. It is not
+        what is left of a search's time: then no two searches would make the same check."""
         self._baseline, self._sweep, self._store, self._paths = baseline, sweep, store, paths
+        self._reference_s = reference_s
         self._checks: dict[bytes, ParityRun] = {}
 
     def remember(self, checks: Sequence[ParityRun]) -> None:
@@ -78,7 +83,7 @@ class TuneGate:
         """Check a plan in about so many seconds."""
         notes: list[str] = []
         parity: ParityMark | None = None
-        small = self._with_small_batch(what_is_checked(plan), seconds / 2)
+        small = self._with_small_batch(what_is_checked(plan))
         if not is_own_reference(small):
             options = msgspec.structs.replace(CHECK, variations=plan.settings.dtype not in LOW)
             run, interrupted = self._examined(small, reference_plan(small, *ON_CPU), options, seconds, listeners)
@@ -123,8 +128,8 @@ class TuneGate:
         tell(Ended(run=run))
         return run, found.interrupted
 
-    def _with_small_batch(self, plan: Plan, seconds: float) -> Plan:
-        """Return the plan with the largest batch that the CPU can be expected to check in so many seconds."""
+    def _with_small_batch(self, plan: Plan) -> Plan:
+        """Return the plan with the largest batch that the CPU can be expected to check in its time."""
         batch = plan.params.get("batch_size")
         step_s = self._cpu_step_s()
         if not isinstance(batch, int) or step_s is None:
@@ -134,7 +139,7 @@ class TuneGate:
         small = batch
         outcome = self._baseline.outcome
         assert isinstance(outcome, Completed)
-        room_s = seconds - PARAMETER_S * outcome.trainable_parameters
+        room_s = self._reference_s - PARAMETER_S * outcome.trainable_parameters
         while small > LEAST_BATCH and STEPS_OF_A_CHECK * per_sample_s * small > room_s:
             small = max(LEAST_BATCH, small // 2)
         return msgspec.structs.replace(plan, params={**plan.params, "batch_size": small})

@@ -176,6 +176,7 @@ class Tuner:
         space = space_of(
             self._plan, device_type=device_type(placed_on), goal=self._request.goal, machine=baseline.machine,
             waiting_share=waiting, fixed=self._request.fixed, tight=excess_of([baseline], self._request) > 1,
+            has_tokens=isinstance(baseline.outcome, Completed) and baseline.outcome.tokens_per_sample is not None,
         )  # fmt: skip
         self._left_out = space.left_out
         self._search = Search(space.options)
@@ -313,8 +314,7 @@ class Tuner:
 
     def _measured_winner(self, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
-        until = SLOW_FINALS_SHARE if self._bench.is_slow() else FINALS_SHARE
-        room_s = until * self._request.time_s - self._bench.elapsed_s()
+        room_s = self._finals_share() * self._request.time_s - self._bench.elapsed_s()
         if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [combined(self._search.change(each), more) for each in finalists]
@@ -358,7 +358,11 @@ class Tuner:
 
     def _gated(self, change: PlanChange) -> GateVerdict:
         (baseline,) = self._bench.measure([PlanChange()])
-        gate = TuneGate(baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths)
+        # The other half of the gate's time is for the candidate and for the short trainings.
+        reference_s = (1 - self._finals_share()) * self._request.time_s / 2
+        gate = TuneGate(
+            baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths, reference_s=reference_s
+        )
         gate.remember([check for check in self._checks if _is_of_same_software(check, baseline[0])])
         self._say(f"Checking that {change_words(change)} trains the same network.")
         self._tell(TuningPhase.GATE, [change])
@@ -368,6 +372,9 @@ class Tuner:
         if verdict.interrupted:
             raise TuningStopped
         return verdict
+
+    def _finals_share(self) -> float:
+        return SLOW_FINALS_SHARE if self._bench.is_slow() else FINALS_SHARE
 
     def _suspect(self, candidate: Candidate) -> str:
         """Return the option that is left out after a candidate has failed the gate."""

@@ -24,7 +24,7 @@ from metalmark.parity.candidate import CandidateExaminer
 from metalmark.parity.job import Case, SideJob, SideReport
 from metalmark.parity.lines import LineWriter
 from metalmark.parity.reference import ReferenceExaminer
-from metalmark.runner.worker import ProgressPipe, describe, die_with_parent, here
+from metalmark.runner.worker import ProgressPipe, describe, die_with_parent, here, leave
 from metalmark.workloads.catalog import digest, load
 
 
@@ -100,3 +100,4 @@ def _plan(case: Case, job: SideJob) -> Plan:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2])
+    leave()

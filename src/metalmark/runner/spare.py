@@ -11,7 +11,7 @@ from importlib import import_module
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.model.codec import read_json
 from metalmark.runner.events import PROGRESS_FD, SPARE_IS_READY, SpareJob
-from metalmark.runner.worker import die_with_parent
+from metalmark.runner.worker import die_with_parent, leave
 from metalmark.workloads import LazyBuilder
 from metalmark.workloads.catalog import BUILT_IN, load
 
@@ -32,6 +32,7 @@ def main(framework: str, workload: str, modules: Sequence[str]) -> None:
     os.close(output)
     os.environ.update(job.variables)
     import_module(job.module).main(job.job, job.outcome)
+    leave()
 
 
 def modules_of(framework: str, workload: str) -> list[str]:
