@@ -7,14 +7,13 @@ cases times --time. The batch size stays as it is. Prints a line for each case a
 where one did, or where the best could not be proved. FILE.json gets the tunings after each case; with --store the
 trials are kept too.
 
---warm does beforehand, for all cases at once, what needs no quiet machine. It compiles the step of every case, so that
-each finds its code in PyTorch's cache: the first steps in the ladders are then those of a warm cache, and no figure
-that is compared with a bound contains one. And it checks the parity of the settings that are mostly best, with and
-without a captured graph: where the search comes to these, it finds the check in the store; where it comes to others, it
-makes its own.
+--warm compiles beforehand, for all cases at once, the steps that are measured and those that the parity check takes, so
+that each case finds its code in PyTorch's cache: the first steps in the ladders are then those of a warm cache, and no
+figure that is compared with a bound contains one.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,23 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 import metalmark as mm
-from metalmark.app.gate import ON_CPU, what_is_checked
-from metalmark.app.parity import reference_plan
-from metalmark.app.tune_gate import CHECK, CURVE, LEAST_BATCH
+from metalmark.app.gate import what_is_checked
+from metalmark.app.tune_gate import LEAST_BATCH
+from metalmark.feeds.leaves import leaves_of
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import decode_export, encode_export
 from metalmark.model.measurement import Completed
-from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Budget, Device, DeviceKind, Dtype, Mode, Plan, Proving, Settings
-from metalmark.model.run import Failed, Run, new_id, now_utc
+from metalmark.model.run import Failed, Run
 from metalmark.model.tuning import TuningRun
-from metalmark.parity.examine import examine_all, parity_run
-from metalmark.parity.job import Options
 from metalmark.runner.launch import run_cell
 from metalmark.runner.spares import kept_ready
-from metalmark.store.store import Store
 from metalmark.workloads.catalog import load
 
 CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
@@ -61,8 +57,6 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
 
 SMALL = {"mobilenet-32": 32}
 """The batch at which the CPU checks a case, where it is not the least: as the tuner itself chooses it."""
-QUANTITIES = msgspec.structs.replace(CHECK, variations=False)
-CURVES = msgspec.structs.replace(CURVE, curve_steps=30)
 
 
 def main() -> int:
@@ -75,6 +69,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, help="seconds after which no further case is begun")
     parser.add_argument("--warm", action="store_true", help="compile the steps of all cases at once beforehand")
     parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
+    parser.add_argument("--compile-check", metavar="CASE", help="only compile what the parity check of a case does")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
@@ -86,9 +81,11 @@ def main() -> int:
         runs += decode_export(given.out.read_bytes(), source=given.out.name)
     held = {case_of(run): run for run in runs if isinstance(run, TuningRun)}
     cases = [name for name in given.cases or CASES if name not in held or not has_reached(name, held[name])]
+    if given.compile_check:
+        compile_check(given.compile_check, given.device)
+        return 0
     if given.warm:
-        with tempfile.TemporaryDirectory() as folder:
-            warm(cases, given.device, given.store or Path(folder, "store.sqlite3"))
+        warm(cases, given.device)
         print(f"warmed_seconds: {time.monotonic() - begun_s:.0f}", flush=True)
     missed, tried = 0, 0
     # Spare processes that one case leaves are the next one's. Importing transformers takes longest of all.
@@ -151,57 +148,41 @@ def case_of(run: TuningRun) -> str:
     return next(found, "")
 
 
-def warm(cases: Sequence[str], device: str, store: Path) -> None:
-    """Compile and check what the cases will, each in processes of its own, all at the same time. What fills most of the
-    memory by itself would leave too little for the others."""
-    plans = {name: plan_of(name, device) for name in cases if name != "bert-256x512"}
-    training = {name: plan for name, plan in plans.items() if plan.mode is Mode.TRAINING}
-    small = {encode(each): each for each in (with_batch(plans[name], SMALL.get(name, LEAST_BATCH)) for name in plans)}
-    with ThreadPoolExecutor(max(1, len(training) * 2 + len(small))) as pool:
-        # Code for inference is in no cache.
-        compiled = {plan.label: pool.submit(run_cell, plan, hz=None) for plan in training.values()}
-        checks = [pool.submit(check, plan, reference_plan(plan, *ON_CPU), QUANTITIES) for plan in small.values()]
-        for name, plan in training.items():
-            base = msgspec.structs.replace(plan, settings=Settings())
-            checks.append(pool.submit(check, with_batch(plan, CASES[name][1]["batch_size"]), base, CURVES))
+def warm(cases: Sequence[str], device: str) -> None:
+    """Compile what the cases will, each in a process of its own, all at the same time. Code for inference is in no
+    cache, and what fills most of the memory by itself would leave too little for the others."""
+    plans = {name: plan_of(name, device) for name in cases}
+    plans = {name: plan for name, plan in plans.items() if plan.mode is Mode.TRAINING}
+    with ThreadPoolExecutor(max(1, len(plans) * 2)) as pool:
+        compiled = {
+            plan.label: pool.submit(run_cell, plan, hz=None) for name, plan in plans.items() if name != "bert-256x512"
+        }
+        command = [sys.executable, __file__, "--device", device, "--compile-check"]
+        checked = [pool.submit(subprocess.run, [*command, name], check=False) for name in plans]
         for label, future in compiled.items():
             if not isinstance(outcome := future.result().outcome, Completed):
                 print(f"# not compiled beforehand: {label}: {outcome.message}", flush=True)
-        with Store(store) as opened:
-            for runs in (future.result() for future in checks):
-                for run in runs:
-                    print(f"# {run.plan.label}: {run.verdict.value}", flush=True)
-                    # One that differs may lie on an edge, which the tuner looks into.
-                    if run.verdict is ParityVerdict.AGREES:
-                        opened.add(run)
+        for name, done in zip(plans, checked, strict=True):
+            if done.result().returncode:
+                print(f"# not compiled beforehand: the check of {name}", flush=True)
 
 
-def check(plan: Plan, reference: Plan, options: Options) -> list[ParityRun]:
-    """Check a plan without and with a captured graph, in the same two processes."""
-    begun = now_utc()
-    pairs = [
-        (
-            what_is_checked(
-                msgspec.structs.replace(plan, settings=msgspec.structs.replace(plan.settings, graph=graph))
-            ),
-            what_is_checked(reference),
-        )
-        for graph in sorted({False, plan.settings.graph})
-    ]
-    found = examine_all(pairs, options=[options] * len(pairs))
-    sweep = new_id()
-    return [
-        parity_run(*pair, each, sweep=sweep, cell=cell, started_at=begun)
-        for cell, (pair, each) in enumerate(zip(pairs, found, strict=True))
-    ]
+def compile_check(name: str, device: str) -> None:
+    """Take the steps of a case's parity check, so that their code is in PyTorch's cache."""
+    from metalmark.parity.torch import SIDE
+
+    plan = what_is_checked(with_batch(plan_of(name, device), SMALL.get(name, LEAST_BATCH)))
+    workload = load(plan.workload)
+    with SIDE.open(plan, workload) as subject:
+        batch = workload.batch(plan.params, np.random.default_rng(plan.seed))
+        arrays = leaves_of(subject.recipe.prepare(batch))[0]
+        subject.predict(arrays)
+        subject.read([subject.train_batch(arrays)])
+        subject.settle()
 
 
 def with_batch(plan: Plan, size: int) -> Plan:
     return msgspec.structs.replace(plan, params={**plan.params, "batch_size": size})
-
-
-def encode(plan: Plan) -> bytes:
-    return msgspec.json.encode(plan, order="deterministic")
 
 
 def plan_of(name: str, device: str) -> Plan:

@@ -176,7 +176,6 @@ class Tuner:
         space = space_of(
             self._plan, device_type=device_type(placed_on), goal=self._request.goal, machine=baseline.machine,
             waiting_share=waiting, fixed=self._request.fixed, tight=excess_of([baseline], self._request) > 1,
-            has_tokens=isinstance(baseline.outcome, Completed) and baseline.outcome.tokens_per_sample is not None,
         )  # fmt: skip
         self._left_out = space.left_out
         self._search = Search(space.options)

@@ -68,17 +68,16 @@ class Search:
         """Return what to measure next; None where nothing is likely to help."""
         if BASELINE not in self.values:
             return BASELINE
-        while self._waiting:
-            name = self._first_waiting()
+        while (name := self._first_waiting()) is not None:
             if self._options[name].expected < STRONG or self._options[name].cost > 1:
                 self._give_second_chances()
-                name = self._first_waiting()
+                name = self._first_waiting() or name
             added = self._with(self.best, name)
             if added is not None and added not in self.values and not self._is_hopeless(added):
                 return added
             self._waiting.remove(name)
         self._give_second_chances()
-        return self.propose() if self._waiting else self._most_promising()
+        return self._most_promising() if self._first_waiting() is None else self.propose()
 
     def tell(self, candidate: Candidate, value: float | None) -> None:
         """Say what a combination came to; None: it could not be measured."""
@@ -151,9 +150,10 @@ class Search:
         kept = {each for each in candidate if self._options[each].axis != option.axis}
         return frozenset({*kept, name})
 
-    def _first_waiting(self) -> str:
-        """Return the strongest that waits. One of whose axis the best has a stronger one comes after all others."""
-        return next((name for name in self._waiting if not self._is_surpassed(name)), self._waiting[0])
+    def _first_waiting(self) -> str | None:
+        """Return the strongest that waits. One of whose axis the best has a stronger one is left to the model: on top
+        of a compiler it would be compiled anew, for minutes, and hardly ever helps."""
+        return next((name for name in self._waiting if not self._is_surpassed(name)), None)
 
     def _is_surpassed(self, name: str) -> bool:
         option = self._options[name]

@@ -36,7 +36,6 @@ class OptionEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     needs: str = ""
     instead_of: str = ""
     goals: tuple[TuningGoal, ...] = SPEED
-    for_images: bool = False
     cost: float = 1.0
 
 
@@ -66,11 +65,9 @@ def space_of(
     waiting_share: float = 0.0,
     fixed: Collection[str] = (),
     tight: bool = False,
-    has_tokens: bool = False,
 ) -> Space:
     """Return the options for a plan on a type of device. `waiting_share`: of a step, what it waits for its loader.
-    `tight`: the plan needs more memory than it may, so what saves memory is tried whatever the goal. `has_tokens`: its
-    samples are of tokens."""
+    `tight`: the plan needs more memory than it may, so what saves memory is tried whatever the goal."""
     options: list[TuningOption] = []
     left_out: list[str] = []
     refused: set[str] = set()
@@ -82,9 +79,6 @@ def space_of(
             continue
         if entry.axis in fixed:
             left_out.append(f"{entry.name}: --keep {entry.axis}")
-            continue
-        if entry.for_images and has_tokens:
-            left_out.append(f"{entry.name}: it is for convolutions, and a network for tokens has none")
             continue
         change = PlanChange(settings=entry.settings, loader=entry.loader)
         needed = next((each.settings for each in entries() if each.name == entry.needs), {})
