@@ -126,6 +126,21 @@ def test_a_strong_option_is_kept_or_tried_again_when_others_have_helped(host_ms:
     assert seen.index(search.best) == trials
 
 
+def test_what_a_stronger_option_of_its_axis_has_surpassed_by_far_is_not_tried() -> None:
+    """A large batch on an H200. Below bfloat16, tf32 would be compiled anew, for half a minute and in vain."""
+    factors = {"bfloat16": 1 / 6, "tf32": 1 / 3, "compile": 0.8, "fused": 0.98, "graph": 1.0, "channels_last": 1.0}
+    search = Search([
+        option("tf32", "dtype", 0.6), option("bfloat16", "dtype", 0.9), option("graph", expected=0.4),
+        option("compile", expected=0.35), option("fused", expected=0.1), option("channels_last", expected=0.45),
+    ])  # fmt: skip
+    seen: list[Candidate] = []
+    while (candidate := search.propose()) is not None:
+        seen.append(candidate)
+        search.tell(candidate, 386.0 * math.prod(factors[name] for name in candidate))
+    assert search.best == {"bfloat16", "compile", "fused"}
+    assert not any("tf32" in candidate for candidate in seen)
+
+
 def test_what_is_left_out_is_not_proposed_again() -> None:
     options = [option("quick", expected=0.3), replace(option("costly", needs="quick"), cost=4.0)]
     search = Search(options)

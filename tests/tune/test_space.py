@@ -61,7 +61,8 @@ def test_variables_are_tried_where_they_are_read() -> None:
     assert tried["torch", "mps"] == {"PYTORCH_MPS_FAST_MATH=1", "PYTORCH_MPS_PREFER_METAL=1"}
     assert tried["tensorflow", "cuda"] == {"TF_GPU_THREAD_MODE=gpu_private"}
     assert tried["jax", "cuda"] == {"XLA latency hiding"}
-    assert not any(tried[key] for key in (("torch", "cuda"), ("tensorflow", "mps"), ("jax", "cpu"), ("mlx", "mps")))
+    assert tried["torch", "cuda"] == {"separate reductions"}
+    assert not any(tried[key] for key in (("tensorflow", "mps"), ("jax", "cpu"), ("mlx", "mps")))
     assert "expandable segments" in names(space(goal="memory")) or sys.platform != "linux"
     assert "cuDNN search" in names(space())
     assert "cuDNN search" not in names(space(device_type="mps"))
