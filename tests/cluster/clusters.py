@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -111,10 +112,12 @@ class SmallCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def metalmark(cluster: SmallCluster, store: Path, *words: object) -> subprocess.Popen[str]:
+def metalmark(
+    cluster: SmallCluster, store: Path, *words: object, stderr: int | IO[str] = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """Start a command with the cluster's token."""
     return subprocess.Popen(
         [sys.executable, "-m", "metalmark", *map(str, words)],
         env={**os.environ, **cluster.environment, "METALMARK_STORE": str(store)},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
     )  # fmt: skip
