@@ -146,6 +146,8 @@ def test_a_search_that_was_stopped_says_so() -> None:
     assert said(early) == (
         "Stopped after 1 trial, before any setting was seen to make mnist-mlp on torch, cpu faster (3.20 ms per step)."
     )
+    at_once = tuned(ladder=(replace(BASELINE_RUNG, step_s=None),), others=(), complete=False, trials=0)
+    assert said(at_once) == "Stopped before the baseline of mnist-mlp on torch, cpu was measured."
     notes = tuning_tables([tuning_run(early)])[-1].notes
     assert "Stopped before the search came to its end." in notes
 

@@ -223,6 +223,8 @@ def _nothing_helps(run: TuningRun, found: Tuned) -> str:
     subject, was = subject_words(run), f"{_goal_words(run, found.baseline, found)}{_per_step(run, found)}"
     better = {TuningGoal.ENERGY: "less energy per sample", TuningGoal.MEMORY: "less memory"}.get(run.request.goal, "")
     faster = f"need {better}" if better else "faster"
+    if not found.complete and found.baseline.step_s is None:
+        return f"Stopped before the baseline of {subject} was measured."
     if not found.complete:
         return f"Stopped after {_trials(found)}, before any setting was seen to make {subject} {faster} ({was})."
     tried = len(found.others)
