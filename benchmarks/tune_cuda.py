@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
 
 
 SMALL = {"mobilenet-32": 32}
-"""The batch at which the CPU checks a case, where it is not the least: as the tuner itself chooses it."""
+"""The batch at which the CPU should check a case, where it is not the least."""
 
 
 def main() -> int:
@@ -69,21 +69,21 @@ def main() -> int:
     parser.add_argument("--within", type=float, help="seconds after which no further case is begun")
     parser.add_argument("--warm", action="store_true", help="compile the steps of all cases at once beforehand")
     parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
-    parser.add_argument("--compile-check", metavar="CASE", help="only compile what the parity check of a case does")
+    parser.add_argument("--compile-check", choices=CASES, help="only compile what the parity check of a case does")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}: {', '.join(CASES)}")
+    if given.compile_check:
+        compile_check(given.compile_check, given.device)
+        return 0
     begun_s = time.monotonic()
     runs: list[Run] = []
     if given.out is not None and given.out.exists():
         runs += decode_export(given.out.read_bytes(), source=given.out.name)
     held = {case_of(run): run for run in runs if isinstance(run, TuningRun)}
     cases = [name for name in given.cases or CASES if name not in held or not has_reached(name, held[name])]
-    if given.compile_check:
-        compile_check(given.compile_check, given.device)
-        return 0
     if given.warm:
         warm(cases, given.device)
         print(f"warmed_seconds: {time.monotonic() - begun_s:.0f}", flush=True)

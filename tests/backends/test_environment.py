@@ -14,7 +14,7 @@ from metalmark.app.choices import settings_product
 from metalmark.app.parity import reference_plan
 from metalmark.backends import catalog
 from metalmark.backends.catalog import FRAMEWORKS
-from metalmark.backends.environment import REFUSED, VARIABLES, pairs, parse_environment, written
+from metalmark.backends.environment import REFUSED, VARIABLES, notes_without_compiler, pairs, parse_environment, written
 from metalmark.errors import UnsupportedError, UsageError
 from metalmark.machine.steering import steering_variables
 from metalmark.model.measurement import Completed
@@ -83,6 +83,15 @@ def test_the_checked_side_has_the_variable_and_its_reference_does_not(
     lines = seen.read_text().split()
     assert list(dict.fromkeys(lines)) == ["unset", "PASSIVE"], "the reference is the first of the two"
     assert found.software.environment[POLICY] == "PASSIVE"
+
+
+def test_a_variable_for_the_compiler_is_said_to_do_nothing_without_it() -> None:
+    """Such a plan is not refused: a parity check that looks for a cause takes the compiler away and leaves the rest."""
+    text = f"{POLICY}=ACTIVE TORCHINDUCTOR_MIX_ORDER_REDUCTION=0"
+    assert notes_without_compiler(text) == (
+        "TORCHINDUCTOR_MIX_ORDER_REDUCTION does nothing here: it is for what --compile compiles.",
+    )
+    assert not notes_without_compiler("LD_PRELOAD=evil.so")
 
 
 def test_a_worker_refuses_what_its_device_does_not_read() -> None:

@@ -20,6 +20,7 @@ PARTS = (
     "tests/doctor/test_environment.py",
     "tests/doctor/test_macos.py",
     "tests/runner/test_launch.py",
+    "tests/runner/test_leave.py",
     "tests/runner/test_spares.py",
     "tests/runner/test_local.py",
     "tests/runner/test_sleep.py",

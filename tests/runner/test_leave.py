@@ -17,7 +17,7 @@ print("measured", end="")  # not flushed by itself into a pipe
 leave()
 """
 WITH_A_PROCESS = """
-child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+child = multiprocessing.Process(target=time.sleep, args=(600,), daemon=True)
 child.start()
 """
 

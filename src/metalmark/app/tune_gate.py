@@ -11,6 +11,7 @@ import msgspec
 
 from metalmark.app.gate import ON_CPU, is_own_reference, mark_of, what_is_checked
 from metalmark.app.parity import reference_plan
+from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.explain.instructions import device_type
 from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import Checked, ParityMark, ParityRun, Quantity
@@ -72,9 +73,10 @@ class TuneGate:
         self._checks: dict[bytes, ParityRun] = {}
 
     def remember(self, checks: Sequence[ParityRun]) -> None:
-        """Know checks that were made before, so that they are not made again."""
+        """Know checks that were made before, so that they are not made again: those with the machine and the software
+        of the baseline."""
         for run in checks:
-            if isinstance(run.outcome, Checked):
+            if isinstance(run.outcome, Checked) and _is_of_same_software(run, self._baseline):
                 rows = run.outcome.compared
                 of_quantities = any(row.quantity not in (Quantity.CURVE, Quantity.ACCURACY) for row in rows)
                 self._checks[_key(run.plan, run.reference, of_quantities)] = run
@@ -170,3 +172,15 @@ def _key(plan: Plan, reference: Plan, of_quantities: bool) -> bytes:
     """Tell checks apart, whatever the time that they were given. `of_quantities`: else of a loss curve alone."""
     pair = [msgspec.structs.replace(each, budget=Budget()) for each in (plan, reference)]
     return msgspec.json.encode([pair, of_quantities], order="deterministic")
+
+
+def _is_of_same_software(check: ParityRun, run: BenchRun) -> bool:
+    """Whether a check was made with the machine, the software and the user's variables that a run was measured with."""
+    ours, theirs = ((each.machine, each.software.metalmark, each.software.versions) for each in (check, run))
+    return ours == theirs and _users_variables(check) == _users_variables(run)
+
+
+def _users_variables(run: ParityRun | BenchRun) -> dict[str, str]:
+    """Return the variables that steered a run and were not set by its own plan."""
+    own = FRAMEWORKS[run.plan.framework].environment(run.plan.settings)
+    return {name: value for name, value in run.software.environment.items() if name not in own}

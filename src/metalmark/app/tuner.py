@@ -7,7 +7,6 @@ import msgspec
 from metalmark.app.tune_bench import TrialBench
 from metalmark.app.tune_gate import GateVerdict, TuneGate, TuningKeeper
 from metalmark.app.tune_trials import Trials, TuningStopped
-from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.explain.from_bench import explain_bench
 from metalmark.explain.instructions import device_type
 from metalmark.explain.verify import failure_of
@@ -362,7 +361,7 @@ class Tuner:
         gate = TuneGate(
             baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths, reference_s=reference_s
         )
-        gate.remember([check for check in self._checks if _is_of_same_software(check, baseline[0])])
+        gate.remember(self._checks)
         self._say(f"Checking that {change_words(change)} trains the same network.")
         self._tell(TuningPhase.GATE, [change])
         left_s = self._request.time_s - self._bench.elapsed_s()
@@ -439,18 +438,6 @@ class Tuner:
 
 def _differs(mark: ParityMark | None) -> bool:
     return mark is not None and mark.verdict is ParityVerdict.DIFFERS
-
-
-def _is_of_same_software(check: ParityRun, run: BenchRun) -> bool:
-    """Whether a check was made with the machine, the software and the user's variables that a run was measured with."""
-    ours, theirs = ((each.machine, each.software.metalmark, each.software.versions) for each in (check, run))
-    return ours == theirs and _users_variables(check) == _users_variables(run)
-
-
-def _users_variables(run: ParityRun | BenchRun) -> dict[str, str]:
-    """Return the variables that steered a run and were not set by its own plan."""
-    own = FRAMEWORKS[run.plan.framework].environment(run.plan.settings)
-    return {name: value for name, value in run.software.environment.items() if name not in own}
 
 
 def _placed_on(run: BenchRun) -> str:

@@ -29,6 +29,7 @@ class EnvironmentVariable(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     devices: tuple[str, ...]
     systems: tuple[str, ...] = ()
     since: str = ""
+    for_compiler: bool = False
     effect: str
 
     def refusal(self, framework: str, device_type: str, version: str | None) -> str:
@@ -72,6 +73,15 @@ def pairs(text: str) -> dict[str, str]:
 def python_lines(text: str) -> list[str]:
     """Return the lines of a Python program that set the variables of a setting."""
     return [f"os.environ[{json.dumps(name)}] = {json.dumps(value)}" for name, value in pairs(text).items()]
+
+
+def notes_without_compiler(text: str) -> tuple[str, ...]:
+    """Say of each variable of a setting that nothing reads it where nothing is compiled."""
+    return tuple(
+        f"{name} does nothing here: it is for what --compile compiles."
+        for name in pairs(text)
+        if name in VARIABLES and VARIABLES[name].for_compiler
+    )
 
 
 def known_pairs(text: str, framework: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import torch
 
 from metalmark.backends.base import Placement, Probe
 from metalmark.backends.catalog import FRAMEWORKS
+from metalmark.backends.environment import notes_without_compiler
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
 from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches, threads_of
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
@@ -92,7 +93,7 @@ class TorchSession:
         )
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.trainable_parameters = sum(p.numel() for p in self._trainable)
-        self.notes: tuple[str, ...] = ()
+        self.notes = () if settings.compile else notes_without_compiler(settings.environment)
         if settings.attention_kernel:
             self._check_attention(settings)
         if settings.recompute:

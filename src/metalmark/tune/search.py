@@ -151,8 +151,8 @@ class Search:
         return frozenset({*kept, name})
 
     def _first_waiting(self) -> str | None:
-        """Return the strongest that waits. One of whose axis the best has a stronger one is left to the model: on top
-        of a compiler it would be compiled anew, for minutes, and hardly ever helps."""
+        """Return the strongest that waits. One of whose axis the best has a stronger one is left to the model:
+        where the step is compiled it would be compiled anew, and it seldom helps."""
         return next((name for name in self._waiting if not self._is_surpassed(name)), None)
 
     def _is_surpassed(self, name: str) -> bool:
