@@ -116,3 +116,25 @@ def test_a_slow_reading_is_not_pending_work(fake_plan: Plans, monkeypatch: pytes
     monkeypatch.setattr(FakeSession, "proof", slowly)
     _, measured, _, _ = measure(fake_plan(step_ms=50.0, budget=Budget(steps=4, seconds=0.2)))
     assert sum(block.steps for block in measured.blocks) == 4
+
+
+def test_one_reading_that_was_interrupted_is_not_pending_work(
+    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only block that counts is read while another process has the processor: its warm-up knows better."""
+    plan = fake_plan(budget=Budget(steps=1, seconds=0.2), step_ms=0.2)
+    session, late = FakeSession(plan, plan.params), [0.0]
+    read = FakeSession.proof
+
+    def interrupted(session: FakeSession) -> float:
+        time.sleep(late.pop() if late else 0.0)
+        return read(session)
+
+    def tell(phase: str, *_: float | None) -> None:
+        late[:] = [0.05] if phase == "measure" else [0.0]
+
+    monkeypatch.setattr(FakeSession, "proof", interrupted)
+    clock = Clock(session, plan.budget, origin_s=time.monotonic(), tell=tell)
+    (block,) = clock.measure(clock.first_step()).blocks
+    assert block.drain_s is not None
+    assert block.drain_s > loop.LONG_DRAIN_S

@@ -61,7 +61,8 @@ class Clock:
         self._tell("measure", 0.0, step_s)
         fixed = self._budget.steps
         blocks = self._fixed_steps(fixed, step_s, sync_s) if fixed else self._until_enough(step_s, sync_s)
-        self._refuse_pending_work(blocks)
+        # One block alone can't tell work that was left from a processor that was taken away for a moment.
+        self._refuse_pending_work([*warmup[-STEADY_BLOCKS:], *blocks])
         return Measurement(
             first_step_s=first_step_s, warmup=tuple(warmup), steady=steady, blocks=tuple(blocks), sync_s=sync_s
         )
