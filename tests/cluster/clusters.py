@@ -45,6 +45,8 @@ class SmallCluster:
         self.environment = {
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "PYTHONWARNINGS": "ignore",
+            # A process that the head starts for a command has half a minute otherwise: other tests run beside this.
+            "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",
         }  # fmt: skip
         (self.folder / "hiding").mkdir()
         (self.folder / "hiding" / "sitecustomize.py").write_text(HIDING)

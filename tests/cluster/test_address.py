@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from metalmark.cluster import address
 from metalmark.cluster.address import ClusterAddress, Entrance, parse_address
-from metalmark.errors import UsageError
+from metalmark.errors import ClusterError, UsageError
 from tests.conftest import Cli
 
 
@@ -56,3 +59,41 @@ def test_options_that_do_not_go_together_are_refused(inside: Cli, words: tuple[s
     refused = inside("bench", "fake", "-f", "fake", "-d", "gpu", *words)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert said in refused.stderr
+
+
+class BusyHead(ModuleType):
+    """Ray, with a head that starts no process for a command until it has been asked `refusals` times."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__("ray")
+        self.refusals, self.asked = refusals, 0
+
+    def init(self, **_: object) -> None:
+        self.asked += 1
+        if self.asked <= self.refusals:
+            raise ConnectionAbortedError(
+                'Initialization failure from server:\nTraceback (most recent call last):\n  File "proxier.py", line 1\n'
+                "RuntimeError: Proxy failed to Connect to backend! Check `ray_client_server.err`.\n"
+            )
+
+
+def connect_to(head: BusyHead, monkeypatch: pytest.MonkeyPatch) -> object:
+    for name in ("require_ray", "_reach", "_knock"):
+        monkeypatch.setattr(address, name, lambda *_: None)
+    monkeypatch.setattr(address, "QUICK", {})
+    monkeypatch.setitem(sys.modules, "ray", head)
+    monkeypatch.setitem(sys.modules, "ray._private.worker", ModuleType("worker"))
+    return address.connect(parse_address("ray://studio.local"))
+
+
+def test_a_head_that_was_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = BusyHead(refusals=1)
+    assert connect_to(head, monkeypatch) is head
+    assert head.asked == 2
+
+
+def test_a_head_that_starts_no_process_is_a_sentence_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = BusyHead(refusals=9)
+    with pytest.raises(ClusterError, match="could not start a process for this command: RuntimeError: Proxy failed to"):
+        connect_to(head, monkeypatch)
+    assert head.asked == 2

@@ -104,19 +104,33 @@ def connect(address: ClusterAddress) -> Any:
                 ray.init(address="local", include_dashboard=False, **quiet)
             else:
                 _knock(address)
-                ray.init(address=str(address), **quiet)
+                try:
+                    ray.init(address=str(address), **quiet)
+                except ConnectionAbortedError:
+                    # The head had half a minute to start a process for this command. It was busy, so once more.
+                    ray.init(address=str(address), **quiet)
     except ClusterError:
         raise
     except Exception as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        why = why.partition(". ")[0][:300].rstrip(".")
-        if type(error).__name__ == "AuthenticationError":
-            raise ClusterError(f"Ray finds no token to show to the cluster: {why}.", hint=TOKEN) from error
-        if address.entrance is Entrance.LOCAL:
-            raise ClusterError(f"Ray can't be started here: {why}.", hint="Try by hand: ray start --head") from error
-        hint = "The cluster needs the same Ray and Python as this command; `ray status` on its head says how it is."
-        raise ClusterError(f"Ray at {address} can't be used: {why}.", hint=hint) from error
+        raise _refusal(address, error) from error
     return ray
+
+
+def _refusal(address: ClusterAddress, error: Exception) -> ClusterError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # Of a failure on the head Ray sends the traceback, whose last line has the reason.
+    why = lines[-1 if isinstance(error, ConnectionAbortedError) else 0].partition(". ")[0][:300].rstrip(".")
+    if type(error).__name__ == "AuthenticationError":
+        return ClusterError(f"Ray finds no token to show to the cluster: {why}.", hint=TOKEN)
+    if address.entrance is Entrance.LOCAL:
+        return ClusterError(f"Ray can't be started here: {why}.", hint="Try by hand: ray start --head")
+    if isinstance(error, ConnectionAbortedError):
+        return ClusterError(
+            f"The head of the cluster at {address} could not start a process for this command: {why}.",
+            hint="Is it busy, or out of memory? The files ray_client_server*.err among its logs say more.",
+        )
+    hint = "The cluster needs the same Ray and Python as this command; `ray status` on its head says how it is."
+    return ClusterError(f"Ray at {address} can't be used: {why}.", hint=hint)
 
 
 @contextmanager
