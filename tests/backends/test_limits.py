@@ -62,6 +62,7 @@ def test_settings_of_pytorch_are_refused_elsewhere(framework: str, settings: Set
         (Settings(compile=True, compile_mode="reduce-overhead"), {"cuda"}),
         (Settings(compile=True, compile_mode="max-autotune"), {"cuda"}),
         (Settings(compile=True, compile_mode="max-autotune-no-cudagraphs"), {"cpu", "cuda"}),
+        (Settings(compile=True, compile_mode="combo-kernels"), {"cuda"}),
         (Settings(attention_kernel="math"), {"cpu", "cuda", "mps"}),
         (Settings(attention_kernel="flash"), {"cpu", "cuda"}),
         (Settings(attention_kernel="efficient"), {"cuda"}),

@@ -231,8 +231,8 @@ def check_what_excludes_each_other_is_refused() -> None:
     assert "--recompute with --graph" in refusal(
         lambda: refuse_combinations(plan_of(OWN, graph=True, recompute=True), recipe)
     )
-    fine = {"compile": True, "compile_mode": "max-autotune-no-cudagraphs", "graph": True, "accumulate": 2}
-    refuse_combinations(plan_of(OWN, **fine), recipe)
+    for mode in ("max-autotune-no-cudagraphs", "combo-kernels"):
+        refuse_combinations(plan_of(OWN, compile=True, compile_mode=mode, graph=True, accumulate=2), recipe)
 
 
 def check_cudnn_times_convolutions_only_where_asked() -> None:

@@ -133,6 +133,7 @@ def test_cudnn_times_its_convolutions_in_the_first_step() -> None:
         Settings(conv_search=True),
         Settings(conv_search=True, graph=True),
         Settings(conv_search=True, channels_last=True, dtype=Dtype.BFLOAT16),
+        Settings(compile=True, compile_mode="combo-kernels", channels_last=True, dtype=Dtype.BFLOAT16, graph=True),
         Settings(environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
         Settings(environment="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", graph=True, conv_search=True),
     ):

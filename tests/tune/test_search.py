@@ -16,7 +16,9 @@ from metalmark.tune.batches import BatchClimb, expected_bytes, memory_limit
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption, expected_improvement
 
 
-def option(name: str, axis: str = "", expected: float = 0.1, needs: str = "", **settings: object) -> TuningOption:
+def option(
+    name: str, axis: str = "", expected: float = 0.1, needs: tuple[str, ...] = (), **settings: object
+) -> TuningOption:
     change = PlanChange(settings=settings or {name: True})  # type: ignore[arg-type]
     return TuningOption(name=name, axis=axis or name, change=change, expected=expected, needs=needs)
 
@@ -90,13 +92,26 @@ def test_what_contains_a_failure_is_not_tried() -> None:
 
 
 def test_an_option_that_needs_another_is_never_alone() -> None:
-    search = Search([option("compile"), option("autotune", expected=0.2, needs="compile")])
+    search = Search([option("compile"), option("autotune", expected=0.2, needs=("compile",))])
     seen = []
     while (candidate := search.propose()) is not None:
         seen.append(candidate)
         search.tell(candidate, 1 - 0.1 * len(candidate))
     assert frozenset({"autotune"}) not in seen
     assert search.best == {"compile", "autotune"}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_option_that_needs_two_is_never_without_them(refused: bool) -> None:
+    search = Search([option("joined", expected=0.2, needs=("compile", "layout")), option("compile"), option("layout")])
+    seen = []
+    while (candidate := search.propose()) is not None:
+        seen.append(candidate)
+        search.tell(candidate, None if refused and "layout" in candidate else 1 - 0.1 * len(candidate))
+        if refused and candidate & {"layout"}:
+            search.leave_out("layout")
+    joined = [candidate for candidate in seen if "joined" in candidate]
+    assert joined == ([] if refused else [{"joined", "compile", "layout"}])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +157,7 @@ def test_what_a_stronger_option_of_its_axis_has_surpassed_by_far_is_not_tried() 
 
 
 def test_what_is_left_out_is_not_proposed_again() -> None:
-    options = [option("quick", expected=0.3), replace(option("costly", needs="quick"), cost=4.0)]
+    options = [option("quick", expected=0.3), replace(option("costly", needs=("quick",)), cost=4.0)]
     search = Search(options)
     search.tell(BASELINE, 1.0)
     search.tell(frozenset({"quick"}), 0.5)

@@ -39,7 +39,7 @@ TRAINED: dict[str, list[Changed]] = {
         {"conv_search": True},
         {"environment": "OMP_WAIT_POLICY=PASSIVE"},
         {"graph": True},
-        {"compile": True},
+        {"compile": True, "compile_mode": "combo-kernels"},
         {"dtype": "bfloat16", "compile": True, "fused": True, "channels_last": True, "threads": 1, "accumulate": 2},
     ],
     "tensorflow": [{"dtype": "bfloat16"}, {"compile": True}, {"dtype": "float16"}, {"fused": True}],
@@ -63,7 +63,7 @@ EVERY: dict[str, tuple[Scalar, ...]] = {
     "channels_last": (True,),
     "fused": (True,),
     "threads": (2,),
-    "compile_mode": ("max-autotune",),
+    "compile_mode": ("max-autotune", "combo-kernels"),
     "attention_kernel": ("flash", "cudnn"),
     "accumulate": (1, 4),
     "recompute": (True,),
@@ -219,6 +219,24 @@ def test_a_captured_step_in_float16() -> None:
         assert line in text
     assert "Add fused=True" in source("torch", {"dtype": "float16", "graph": True}, placed_on="cuda:0")
     assert "needs an NVIDIA GPU" in source("torch", {"graph": True}, placed_on="cpu")
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_options_of_the_compiler(mode: Mode) -> None:
+    def options(**settings: Scalar) -> str:
+        text = source("torch", {"compile": True, **settings}, mode, placed_on="cuda:0")
+        lines = [line.strip() for line in text.splitlines() if re.match(r" *(options = |@torch\.compile)", line)]
+        return " ".join(lines)
+
+    asked = {"compile_mode": "combo-kernels"}
+    assert options(**asked, channels_last=True) == (
+        'options = {"combo_kernels": True} @torch.compile(dynamic=False, options=options)'
+    )
+    assert options(**asked).startswith('options = {"combo_kernels": True, "layout_optimization": False} @torch.compile')
+    asked = {"compile_mode": "max-autotune"}
+    assert options(**asked, channels_last=True) == '@torch.compile(dynamic=False, mode="max-autotune")'
+    assert options(**asked).startswith('options = torch._inductor.list_mode_options("max-autotune") | {')
+    assert options(channels_last=True) == "@torch.compile(dynamic=False)"
 
 
 def test_what_is_not_of_the_step_is_a_comment() -> None:

@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from metalmark.backends.environment import VARIABLES, pairs, parse_environment
-from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan, PlanChange
+from metalmark.model.plan import Device, DeviceKind, Feed, Loader, Mode, Plan, PlanChange, Settings
 from metalmark.model.run import Machine
 from metalmark.model.tuning import TuningGoal
 from metalmark.tune.ladder import added_words, change_words
@@ -48,6 +48,18 @@ def test_a_framework_says_what_it_lacks() -> None:
     assert any(line.startswith("compile: ") and "no XLA" in line for line in metal.left_out)
     assert "compile" not in names(space("jax", "cpu"))  # it always compiles
     assert "fused" not in names(space(mode=Mode.INFERENCE))
+
+
+def test_what_a_plan_has_already_is_not_needed_any_more() -> None:
+    def needs(plan: Plan) -> dict[str, tuple[str, ...]]:
+        found = space_of(plan, device_type="cuda", goal=TuningGoal.THROUGHPUT, machine=MACHINE)
+        return {option.name: option.needs for option in found.options if option.needs}
+
+    compiled = msgspec.structs.replace(PLAN, settings=Settings(compile=True))
+    assert needs(PLAN)["combo kernels"] == ("compile", "channels_last")
+    assert needs(compiled)["combo kernels"] == ("channels_last",)
+    assert "max-autotune" in needs(PLAN)
+    assert "max-autotune" not in needs(compiled)
 
 
 def test_variables_are_tried_where_they_are_read() -> None:

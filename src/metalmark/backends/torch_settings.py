@@ -27,6 +27,8 @@ KERNELS = {
 NO_KERNEL = "No available kernel"
 """PyTorch's words for inputs that none of the allowed kernels takes."""
 CUDA_GRAPHS = "triton.cudagraphs"
+OWN_MODES: dict[str, dict[str, Any]] = {"combo-kernels": {"combo_kernels": True}}
+"""Modes that PyTorch has as an option of its compiler only."""
 WITH_STATISTICS = torch.nn.modules.batchnorm._NormBase
 CONVOLUTION = torch.nn.modules.conv._ConvNd
 FEWEST_BLOCKS = 2
@@ -40,7 +42,9 @@ def compile_options(settings: Settings) -> dict[str, Any]:
     """
     asked = os.environ.get("TORCHINDUCTOR_LAYOUT_OPTIMIZATION")
     options: dict[str, Any] = {"layout_optimization": settings.channels_last if asked is None else asked == "1"}
-    if settings.compile_mode:
+    if settings.compile_mode in OWN_MODES:
+        options |= OWN_MODES[settings.compile_mode]
+    elif settings.compile_mode:
         from torch._inductor import list_mode_options  # importing it takes a second
 
         options |= list_mode_options(settings.compile_mode)

@@ -143,7 +143,7 @@ settings_options = options(
         default=None,
         metavar="MODE",
         shell_complete=complete_compile_modes,
-        help="With --compile: reduce-overhead, max-autotune, max-autotune-no-cudagraphs (PyTorch).",
+        help="With --compile: reduce-overhead, max-autotune, max-autotune-no-cudagraphs, combo-kernels (PyTorch).",
     ),
     click.option("--channels-last", default=None, metavar="[=off,on]", help="NHWC memory layout."),
     click.option("--fused", default=None, metavar="[=off,on]", help="Fused optimiser (PyTorch)."),

@@ -52,7 +52,7 @@ def word(value: object) -> str:
     return "" if value is None else str(value)
 
 
-COMPILE_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+COMPILE_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "combo-kernels")
 ATTENTION_KERNELS = ("math", "flash", "efficient", "cudnn")
 
 

@@ -45,8 +45,8 @@ class TuningOption(Struct, frozen=True, kw_only=True):
     change: PlanChange
     expected: float = 0.0
     """The logarithm of the gain that it usually has where it helps: what is tried first, and no more."""
-    needs: str = ""
-    """The option without which this one has no meaning, such as a mode of the compiler."""
+    needs: tuple[str, ...] = ()
+    """The options without which this one has no meaning, such as a mode of the compiler, or seldom helps."""
     cost: float = 1.0
     """How many times as long a trial takes with it as without it."""
 
@@ -145,7 +145,7 @@ class Search:
 
     def _with(self, candidate: Candidate, name: str) -> Candidate | None:
         option = self._options[name]
-        if option.needs and option.needs not in candidate:
+        if not candidate.issuperset(option.needs):
             return None
         kept = {each for each in candidate if self._options[each].axis != option.axis}
         return frozenset({*kept, name})
@@ -173,7 +173,7 @@ class Search:
                 kept = {name for name in self.best if self._options[name].axis not in changed}
                 for chosen in product(*([None, *axes[axis]] for axis in changed)):
                     made = frozenset({*kept, *(name for name in chosen if name is not None)})
-                    if all(not (need := self._options[name].needs) or need in made for name in made):
+                    if all(made.issuperset(self._options[name].needs) for name in made):
                         yield made
 
     def _most_promising(self) -> Candidate | None:

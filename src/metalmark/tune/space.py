@@ -33,7 +33,7 @@ class OptionEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     frameworks: tuple[str, ...]
     expected: dict[str, float]
     modes: tuple[str, ...] = ()
-    needs: str = ""
+    needs: tuple[str, ...] = ()
     instead_of: str = ""
     goals: tuple[TuningGoal, ...] = SPEED
     cost: float = 1.0
@@ -81,7 +81,7 @@ def space_of(
             left_out.append(f"{entry.name}: --keep {entry.axis}")
             continue
         change = PlanChange(settings=entry.settings, loader=entry.loader)
-        needed = next((each.settings for each in entries() if each.name == entry.needs), {})
+        needed = _settings_of(entry.needs)
         if change.applied(plan) == plan or (entry.instead_of and entry.instead_of not in refused):
             continue
         why = unsupported(plan, PlanChange(settings={**needed, **entry.settings}, loader=entry.loader), device_type)
@@ -91,7 +91,7 @@ def space_of(
             continue
         options.append(
             TuningOption(
-                name=entry.name, axis=entry.axis, change=change, needs=entry.needs, cost=entry.cost,
+                name=entry.name, axis=entry.axis, change=change, needs=_not_had(entry.needs, plan), cost=entry.cost,
                 expected=expected * (1.0 if entry.loader else busy_share),
             )
         )  # fmt: skip
@@ -99,6 +99,15 @@ def space_of(
         more = [*_of_threads(plan, device_type, machine, busy_share), *_of_loaders(plan, machine, waiting_share)]
         options += [option for option in more if option.axis not in fixed]
     return Space(options=tuple(options), left_out=tuple(left_out))
+
+
+def _settings_of(names: Collection[str]) -> dict[str, Scalar]:
+    return {name: value for entry in entries() if entry.name in names for name, value in entry.settings.items()}
+
+
+def _not_had(names: Collection[str], plan: Plan) -> tuple[str, ...]:
+    """Return those of some options that a plan does not have anyway."""
+    return tuple(name for name in names if PlanChange(settings=_settings_of([name])).applied(plan) != plan)
 
 
 def unsupported(plan: Plan, change: PlanChange, device_type: str) -> str:
