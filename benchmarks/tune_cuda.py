@@ -3,9 +3,9 @@
 python benchmarks/tune_cuda.py [--out FILE.json] [--store FILE.sqlite3] [--time 150s] [--warm] [CASE ...]
 
 Without a name every case is run that FILE.json does not hold, or holds below its bound; it takes about as long as the
-cases times --time. The batch size stays as it is. Prints a line for each case and how many missed their bound; exit 1
-where one did, or where the best could not be proved. FILE.json gets the tunings after each case; with --store the
-trials are kept too.
+cases times --time. The batch size stays as it is, but for the cases that end in `any-batch`. Prints a line for each
+case and how many missed their bound; exit 1 where one did, or where the best could not be proved. FILE.json gets the
+tunings after each case; with --store the trials are kept too.
 
 --warm compiles beforehand, for all cases at once, the steps that are measured and those that the parity check takes, so
 that each case finds its code in PyTorch's cache: the first steps in the ladders are then those of a warm cache, and no
@@ -49,12 +49,15 @@ CASES: dict[str, tuple[str, dict[str, Any], float, float]] = {
     "bert-inference-16x128": ("bert", {"batch_size": 16, "seq_len": 128, "mode": "inference"}, 9.2, 0.0),
     "bert-inference-256x512": ("bert", {"batch_size": 256, "seq_len": 512, "mode": "inference"}, 9.2, 0.0),
     "mobilenet-32": ("mobilenet-cifar10", {"batch_size": 32, "pixels": 32, "train": "all"}, 20.0, 0.0),
+    "mobilenet-32-any-batch": ("mobilenet-cifar10", {"batch_size": 32, "pixels": 32, "train": "all"}, 20.0, 0.0),
     "resnet50-32": ("resnet50-transfer", {"batch_size": 32, "train": "all"}, 6.5, 0.0),
     "resnet50-256": ("resnet50-transfer", {"batch_size": 256, "train": "all"}, 5.5, 0.0),
     "gpt-12x1024": ("gpt", {"size": "small", "batch_size": 12, "seq_len": 1024}, 9.3, 0.0),
 }
 
 
+ANY_BATCH = "-any-batch"
+"""How the cases end in which the batch may grow, and the gain is in samples per second."""
 SMALL = {"mobilenet-32": 32}
 """The batch at which the CPU should check a case, where it is not the least."""
 
@@ -70,13 +73,14 @@ def main() -> int:
     parser.add_argument("--warm", action="store_true", help="compile the steps of all cases at once beforehand")
     parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
     parser.add_argument("--compile-check", choices=CASES, help="only compile what the parity check of a case does")
+    parser.add_argument("--mode", default="", help="the compiler's mode, with --compile-check")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}: {', '.join(CASES)}")
     if given.compile_check:
-        compile_check(given.compile_check, given.device)
+        compile_check(plan_of(given.compile_check, given.device, given.mode), given.compile_check)
         return 0
     begun_s = time.monotonic()
     runs: list[Run] = []
@@ -96,8 +100,8 @@ def main() -> int:
             workload, options, _, _ = CASES[name]
             case_s = time.monotonic()
             (run,) = mm.tune(
-                workload, framework="torch", device=given.device, keep=given.keep, time=given.time, repeat=given.repeat,
-                store=given.store or Path(folder, "store.sqlite3"), **options,
+                workload, framework="torch", device=given.device, keep=kept(name, given.keep), time=given.time,
+                repeat=given.repeat, store=given.store or Path(folder, "store.sqlite3"), **options,
             )  # fmt: skip
             assert isinstance(run, TuningRun)
             runs = [each for each in runs if each is not held.get(name)] + [run]
@@ -118,6 +122,11 @@ def has_reached(name: str, run: TuningRun) -> bool:
         return False
     best = run.outcome.best
     return best.proved and ((best.gain or 1.0) >= least or (best.step_s or 1.0) * 1e3 <= most_ms)
+
+
+def kept(name: str, asked: str) -> str:
+    """Return what stays as it is in a case."""
+    return ",".join(axis for axis in asked.split(",") if axis != "batch_size" or not name.endswith(ANY_BATCH))
 
 
 def report(name: str, run: TuningRun, *, seconds: float) -> None:
@@ -143,6 +152,7 @@ def case_of(run: TuningRun) -> str:
         name
         for name, (workload, options, _, _) in CASES.items()
         if workload == run.plan.workload
+        and name.endswith(ANY_BATCH) == ("batch_size" not in run.request.fixed)
         and all(asked.get(key) == value for key, value in {"mode": "training", **options}.items())
     )
     return next(found, "")
@@ -151,27 +161,39 @@ def case_of(run: TuningRun) -> str:
 def warm(cases: Sequence[str], device: str) -> None:
     """Compile what the cases will, each in a process of its own, all at the same time. Code for inference is in no
     cache, and what fills most of the memory by itself would leave too little for the others."""
-    plans = {name: plan_of(name, device) for name in cases}
-    plans = {name: plan for name, plan in plans.items() if plan.mode is Mode.TRAINING}
-    with ThreadPoolExecutor(max(1, len(plans) * 2)) as pool:
-        compiled = {
-            plan.label: pool.submit(run_cell, plan, hz=None) for name, plan in plans.items() if name != "bert-256x512"
+    likely = [(name, plan_of(name, device, mode)) for name in cases for mode in modes_of(name, device)]
+    likely = [(name, plan) for name, plan in likely if plan.mode is Mode.TRAINING and not name.endswith(ANY_BATCH)]
+    with ThreadPoolExecutor(max(1, len(likely) * 2)) as pool:
+        compiled = {plan.label: pool.submit(run_cell, plan, hz=None) for name, plan in likely if name != "bert-256x512"}
+        command = [sys.executable, __file__, "--device", device]
+        checked = {
+            plan.label: pool.submit(
+                subprocess.run, [*command, "--compile-check", name, "--mode", plan.settings.compile_mode], check=False
+            )
+            for name, plan in likely
         }
-        command = [sys.executable, __file__, "--device", device, "--compile-check"]
-        checked = [pool.submit(subprocess.run, [*command, name], check=False) for name in plans]
-        for label, future in compiled.items():
-            if not isinstance(outcome := future.result().outcome, Completed):
+        for label, cell in compiled.items():
+            if not isinstance(outcome := cell.result().outcome, Completed):
                 print(f"# not compiled beforehand: {label}: {outcome.message}", flush=True)
-        for name, done in zip(plans, checked, strict=True):
-            if done.result().returncode:
-                print(f"# not compiled beforehand: the check of {name}", flush=True)
+        for label, check in checked.items():
+            if check.result().returncode:
+                print(f"# not compiled beforehand: the check of {label}", flush=True)
 
 
-def compile_check(name: str, device: str) -> None:
+def modes_of(name: str, device: str) -> tuple[str, ...]:
+    """Return the modes of the compiler that a search is likely to try for a case."""
+    return ("", "combo-kernels") if has_images(name) and device == "cuda" else ("",)
+
+
+def has_images(name: str) -> bool:
+    return CASES[name][0] not in ("bert", "gpt")
+
+
+def compile_check(plan: Plan, name: str) -> None:
     """Take the steps of a case's parity check, so that their code is in PyTorch's cache."""
     from metalmark.parity.torch import SIDE
 
-    plan = what_is_checked(with_batch(plan_of(name, device), SMALL.get(name, LEAST_BATCH)))
+    plan = what_is_checked(with_batch(plan, SMALL.get(name, LEAST_BATCH)))
     workload = load(plan.workload)
     with SIDE.open(plan, workload) as subject:
         batch = workload.batch(plan.params, np.random.default_rng(plan.seed))
@@ -185,7 +207,7 @@ def with_batch(plan: Plan, size: int) -> Plan:
     return msgspec.structs.replace(plan, params={**plan.params, "batch_size": size})
 
 
-def plan_of(name: str, device: str) -> Plan:
+def plan_of(name: str, device: str, compile_mode: str = "") -> Plan:
     """Return the step of a case with the settings that are mostly best."""
     workload, options, _, _ = CASES[name]
     params = {param.name: param.default for param in load(workload).params}
@@ -195,7 +217,7 @@ def plan_of(name: str, device: str) -> Plan:
         device=Device(kind=DeviceKind(device)), budget=Budget(steps=1, min_blocks=1), proof=Proving.OFF,
         settings=Settings(
             dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=options.get("mode") != "inference",
-            channels_last=workload not in ("bert", "gpt"),
+            compile_mode=compile_mode, channels_last=has_images(name),
         ),
     )  # fmt: skip
 
