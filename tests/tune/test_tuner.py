@@ -108,7 +108,7 @@ def test_of_long_steps_the_search_counts_and_a_stored_check_is_not_made_again(
     """Every step counts as a long one, and there is no time for two more processes of each finalist."""
     monkeypatch.setattr("metalmark.app.tune_bench.SLOW_S", 0.0)
     monkeypatch.setattr("metalmark.app.tuner.SLOW_SEARCH_SHARE", 0.2)
-    monkeypatch.setattr("metalmark.app.tuner.SLOW_FINALS_SHARE", 0.0)
+    monkeypatch.setattr("metalmark.app.tune_finals.SLOW_FINALS_SHARE", 0.0)
     search = partial(
         mm.tune, "fake", landscape=LANDSCAPE, keep="batch_size,compile,channels_last", time="4m", store=path, **QUICK
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from metalmark.app.tune_bench import TrialBench
+from metalmark.app.tune_finals import Finals, finals_share
 from metalmark.app.tune_gate import GateVerdict, TuneGate, TuningKeeper
 from metalmark.app.tune_trials import Trials, TuningStopped
 from metalmark.explain.from_bench import explain_bench
@@ -13,46 +14,32 @@ from metalmark.explain.verify import failure_of
 from metalmark.machine.identity import identify
 from metalmark.model.explanation import Bottleneck, Cause
 from metalmark.model.measurement import BenchRun, Completed
-from metalmark.model.parity import ParityMark, ParityRun, ParityVerdict
+from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Mode, Plan, PlanChange, Sweep
 from metalmark.model.run import Absent, Failed, FailureKind, Software, Telemetry, new_id, now_utc
 from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningPhase, TuningRequest, TuningRun
 from metalmark.results.cells import Cell
 from metalmark.runner.events import Ended, Listener, TuningProgress, tell_all
 from metalmark.runner.spares import Spares, kept_ready
-from metalmark.stats.difference import Verdict
 from metalmark.tune.batches import BatchClimb, memory_limit
-from metalmark.tune.figures import compared, completed, excess_of, figures_of, value_of
+from metalmark.tune.figures import completed, excess_of, figures_of, value_of
 from metalmark.tune.ladder import chain_of, change_words, combined, key_of, ladder_of, rungs_so_far
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of, unsupported
 
-SEARCH_SHARE, BATCH_SHARE, FINALS_SHARE = 0.45, 0.55, 0.8
-"""When the search, the batch sizes and the finalists must be done, as shares of the time. The rest is the gate's."""
-SLOW_SEARCH_SHARE, SLOW_FINALS_SHARE = 0.3, 0.6
+SEARCH_SHARE, BATCH_SHARE = 0.45, 0.55
+"""When the search and the batch sizes must be done, as shares of the time. The rest is for finalists and the gate."""
+SLOW_SEARCH_SHARE = 0.3
 """The same where steps are long: the gate takes tens of them, and what gains most has been tried first."""
 FIRST_SHARE = 0.5
 """Until when the strongest option is tried, whatever the baseline took: a search that tries nothing answers nothing."""
-CLOSE = 1.05
-"""A second finalist is measured where it is within this factor of the best."""
 MOST_WAITING = 0.5
 """A step that still waits so much of its time for its loader gains little elsewhere."""
-MOST_GATES = 3
 PARTS = (2, 4, 8, 16)
 IN_PARTS_NOTE = (
     "A batch of {size} does not fit into the memory, so the baseline runs it in {parts} parts and updates once "
     "(--accumulate {parts})."
 )
-TOO_MUCH_NOTE = (
-    "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
-)
-LEAST_REPEATS = 2
-"""Of one process nothing shows how processes differ."""
-SUSPECTS = (
-    "dtype", "environment", "compile_mode", "compile", "graph", "attention_kernel", "conv_search", "channels_last",
-    "fused",
-)  # fmt: skip
-"""What most likely makes a network train differently, the first first."""
 SWAPPING = "swapping"
 BATCH_NOTE = (
     "A batch of {new} instead of {old} trains differently: raise the learning rate with it (with Adam by about the "
@@ -82,8 +69,10 @@ class Tuner:
         trials = Trials(sweep, known=known, keep=store.add, listeners=listeners)
         self._bench = TrialBench(plan, request, trials)
         self._checks = checks
+        self._finals = Finals(
+            request, self._bench, measure=self._measure_finalists, check=self._gated, store=store, say=say
+        )  # fmt: skip
         self._search = Search([])
-        self._marked: dict[bytes, Rung] = {}
         self._left_out: tuple[str, ...] = ()
         self._notes: list[str] = []
         self.stopped = False
@@ -127,26 +116,30 @@ class Tuner:
         if self._search.propose() is not None and len(self._search.values) == 1:
             return self._too_little_time()
         more = self._climb_batches(self._search.best)
-        best = self._decide(more)
+        best = self._finals.decide(self._search, more)
         return self._outcome(best, complete=True)
 
     def _measure(
         self,
         phase: TuningPhase,
         changes: Sequence[PlanChange],
-        *,
-        final: bool = False,
-        repeats: int = 1,
-        with_short: bool = False,
     ) -> list[list[BenchRun]]:
-        """Measure changes, and let listeners know before and after."""
+        """Measure changes once, and let listeners know before and after."""
         self._tell(phase, changes)
-        found = self._bench.measure(changes, final=final, repeats=repeats, with_short=with_short)
+        found = self._bench.measure(changes)
         self._tell(phase)
         return found
 
+    def _measure_finalists(
+        self, changes: Sequence[PlanChange], *, repeats: int, with_short: bool
+    ) -> list[list[BenchRun]]:
+        self._tell(TuningPhase.FINALISTS, changes)
+        found = self._bench.measure(changes, final=True, repeats=repeats, with_short=with_short)
+        self._tell(TuningPhase.FINALISTS)
+        return found
+
     def _tell(self, phase: TuningPhase, trying: Sequence[PlanChange] = ()) -> None:
-        rungs = rungs_so_far(self._bench.tried, self._request, self._marked)
+        rungs = rungs_so_far(self._bench.tried, self._request, self._finals.marked)
         progress = TuningProgress(
             plan=self._plan, goal=self._request.goal, phase=phase, trying=tuple(trying), rungs=rungs
         )  # fmt: skip
@@ -259,105 +252,10 @@ class Tuner:
             self._notes.append(f"No larger batch: {climb.ended}.")
         return PlanChange(params={"batch_size": climb.best})
 
-    def _decide(self, more: PlanChange) -> tuple[Candidate, PlanChange]:
-        """Measure finalists in turn with the baseline, and return the best that passes the gate."""
-        refused: set[str] = set()
-        for attempt in range(MOST_GATES):
-            finalists = self._finalists(more, refused)
-            if not finalists:
-                break
-            winner = self._measured_winner(finalists, more)
-            if winner is None:
-                break
-            change = combined(self._search.change(winner), more)
-            if key_of(change) in self._marked:  # there was no time to measure it again, so there is none to check it
-                return winner, more
-            if not self._request.gate:
-                self._mark(change, RungStatus.BEST, GateVerdict(), "The gate was switched off (--no-gate).")
-                return winner, more
-            verdict = self._gated(change)
-            marks = [mark for mark in (verdict.parity, verdict.curve) if mark is not None]
-            differs = [mark for mark in marks if _differs(mark)]
-            untested = [mark for mark in marks if mark.verdict is ParityVerdict.UNTESTED]
-            if not differs:
-                status = RungStatus.UNPROVED if untested else RungStatus.BEST
-                if not marks:
-                    self._notes.append(f"{change_words(change)} changes nothing that a parity check could compare.")
-                self._mark(change, status, verdict, _sentences(untested))
-                return winner, more
-            self._mark(change, RungStatus.DIFFERS, verdict, _sentences(differs))
-            suspect = self._suspect(winner)
-            refused.add(suspect)
-            self._say(f"{change_words(change)} trains differently; trying the best without {suspect}.")
-            self._notes.append(f"{change_words(change)} was fast and trains differently, so {suspect} was left out.")
-            if attempt == MOST_GATES - 1:
-                self._notes.append(f"{MOST_GATES} sets of settings failed the gate, so no more were tried.")
-        return BASELINE, PlanChange()
-
-    def _finalists(self, more: PlanChange, refused: set[str]) -> list[Candidate]:
-        """Return the best by the search that are close to each other, at most two."""
-        values = self._search.values
-        ranked = [
-            each for each in self._search.ranking() if each and not each & refused
-            and key_of(combined(self._search.change(each), more)) not in self._marked
-        ]  # fmt: skip
-        if not ranked and more != PlanChange() and not refused:
-            ranked = [BASELINE]
-        if not ranked:
-            return []
-        first, baseline = values[ranked[0]] or 0.0, values[BASELINE] or 0.0
-        if first >= baseline and more == PlanChange():
-            return []
-        return [each for each in ranked[:2] if (values[each] or first * CLOSE) < first * CLOSE] or ranked[:1]
-
-    def _measured_winner(self, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
-        """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
-        room_s = self._finals_share() * self._request.time_s - self._bench.elapsed_s()
-        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_s * (1 + len(finalists)):
-            finalists = finalists[:1]
-        changes = [combined(self._search.change(each), more) for each in finalists]
-        fit = int(room_s / max(self._bench.usual_s * (1 + len(finalists)), 1e-3))
-        # Of long steps there is time for few: the search has measured each of them once, and they follow once more.
-        with_short = self._bench.is_slow() and fit < LEAST_REPEATS
-        repeats = 1 if with_short else max(LEAST_REPEATS, min(self._request.repeats, fit))
-        known = all(self._bench.is_known(each, final=True, repeats=min(repeats, LEAST_REPEATS)) for each in changes)
-        if not self._bench.has_time(1.0) and not known:
-            self._notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
-            for change in changes[:1]:
-                self._mark(change, RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
-            return finalists[0]
-        names = " and ".join(change_words(change) for change in changes)
-        times = "once more" if with_short else f"{repeats} times each"
-        self._say(f"Measuring {names} in turn with the baseline, {times}.")
-        every = [PlanChange(), *changes]
-        baseline, *measured = self._measure(
-            TuningPhase.FINALISTS, every, final=True, repeats=repeats, with_short=with_short
-        )
-        order = sorted(
-            (value, place) for place, runs in enumerate(measured)
-            if (value := value_of(runs, self._request)) is not None
-        )  # fmt: skip
-        too_much = excess_of(baseline, self._request) > 1
-        if too_much:
-            self._notes.append(TOO_MUCH_NOTE)
-        for _, place in order[:1]:
-            if excess_of(measured[place], self._request) > 1:
-                reason = "It needs more memory than --memory-limit allows."
-                self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), reason)
-                continue
-            if too_much:
-                return finalists[place]
-            found = compared(baseline, measured[place], self._request)
-            if found is not None and found.verdict is Verdict.FASTER:
-                return finalists[place]
-            why = found.reason if found is not None and found.reason else "it is no better than the baseline"
-            self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), f"Measured in turn with the baseline, {why}.")
-        return None
-
     def _gated(self, change: PlanChange) -> GateVerdict:
         (baseline,) = self._bench.measure([PlanChange()])
         # The other half of the gate's time is for the candidate and for the short trainings.
-        reference_s = (1 - self._finals_share()) * self._request.time_s / 2
+        reference_s = (1 - finals_share(self._bench)) * self._request.time_s / 2
         gate = TuneGate(
             baseline[0], sweep=self._sweep.id, store=self._store, paths=self._sweep.paths, reference_s=reference_s
         )
@@ -365,30 +263,7 @@ class Tuner:
         self._say(f"Checking that {change_words(change)} trains the same network.")
         self._tell(TuningPhase.GATE, [change])
         left_s = self._request.time_s - self._bench.elapsed_s()
-        verdict = gate.check(change.applied(self._plan), seconds=max(20.0, left_s), listeners=self._listeners)
-        self._notes += verdict.notes
-        if verdict.interrupted:
-            raise TuningStopped
-        return verdict
-
-    def _finals_share(self) -> float:
-        return SLOW_FINALS_SHARE if self._bench.is_slow() else FINALS_SHARE
-
-    def _suspect(self, candidate: Candidate) -> str:
-        """Return the option that is left out after a candidate has failed the gate."""
-        axes = {self._search.axis(name): name for name in candidate}
-        return next((axes[axis] for axis in SUSPECTS if axis in axes), next(iter(candidate), ""))
-
-    def _mark(self, change: PlanChange, status: RungStatus, verdict: GateVerdict, reason: str) -> None:
-        """Note what became of settings, and let the runs that measured them carry the verdict of their check."""
-        mark = verdict.curve if _differs(verdict.curve) else verdict.parity or verdict.curve
-        if mark is not None:
-            measured = next(each for each in self._bench.tried if key_of(each.change) == key_of(change))
-            for run in (*measured.short, *measured.final):
-                self._store.put(msgspec.structs.replace(run, parity=mark))
-        self._marked[key_of(change)] = Rung(
-            title="", change=change, status=status, parity=verdict.parity, curve=verdict.curve, reason=reason
-        )
+        return gate.check(change.applied(self._plan), seconds=max(20.0, left_s), listeners=self._listeners)
 
     def _too_little_time(self) -> Failed:
         needed_s = max(60.0, 8 * self._bench.elapsed_s())
@@ -411,7 +286,7 @@ class Tuner:
             return Tuned(ladder=(Rung(title="baseline", status=RungStatus.BASELINE),), complete=complete)
         measured = {key_of(each.change) for each in tried}
         chain = [change for change in chain_of(self._search, candidate, more) if key_of(change) in measured]
-        ladder, others = ladder_of(tried, chain, self._request, self._marked)
+        ladder, others = ladder_of(tried, chain, self._request, self._finals.marked)
         if not complete and len(ladder) > 1 and ladder[-1].status is RungStatus.BEST:
             reason = "The search was stopped before this was measured in turn with the baseline and checked."
             last = msgspec.structs.replace(ladder[-1], status=RungStatus.UNPROVED, reason=reason)
@@ -421,7 +296,7 @@ class Tuner:
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
             trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,
-            left_out=self._left_out, notes=tuple(dict.fromkeys(self._notes)),
+            left_out=self._left_out, notes=tuple(dict.fromkeys([*self._notes, *self._finals.notes])),
         )  # fmt: skip
 
     def _save(self, outcome: Tuned | Failed) -> TuningRun:
@@ -436,10 +311,6 @@ class Tuner:
         return run
 
 
-def _differs(mark: ParityMark | None) -> bool:
-    return mark is not None and mark.verdict is ParityVerdict.DIFFERS
-
-
 def _placed_on(run: BenchRun) -> str:
     return run.outcome.placed_on if isinstance(run.outcome, Completed) else ""
 
@@ -447,7 +318,3 @@ def _placed_on(run: BenchRun) -> str:
 def _peak_bytes(runs: Sequence[BenchRun]) -> int | None:
     done = completed(runs)
     return Cell(plan=done[0].plan, records=tuple(done)).memory_bytes if done else None
-
-
-def _sentences(marks: Sequence[ParityMark]) -> str:
-    return " ".join(mark.sentence for mark in marks)

@@ -1,0 +1,184 @@
+"""Finals: the best settings of a search, measured in turn with the baseline; what wins must pass the gate."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from metalmark.app.tune_bench import TrialBench
+from metalmark.app.tune_gate import GateVerdict, TuningKeeper
+from metalmark.app.tune_trials import TuningStopped
+from metalmark.model.measurement import BenchRun
+from metalmark.model.parity import ParityMark, ParityVerdict
+from metalmark.model.plan import PlanChange
+from metalmark.model.tuning import Rung, RungStatus, TuningRequest
+from metalmark.stats.difference import Verdict
+from metalmark.tune.figures import compared, excess_of, value_of
+from metalmark.tune.ladder import change_words, combined, key_of
+from metalmark.tune.search import BASELINE, Candidate, Search
+
+FINALS_SHARE, SLOW_FINALS_SHARE = 0.8, 0.6
+"""When the finalists must be done, as shares of the time; the second where steps are long. The rest is the gate's."""
+CLOSE = 1.05
+"""A second finalist is measured where it is within this factor of the best."""
+MOST_GATES = 3
+TOO_MUCH_NOTE = (
+    "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
+)
+LEAST_REPEATS = 2
+"""Of one process nothing shows how processes differ."""
+SUSPECTS = (
+    "dtype", "environment", "compile_mode", "compile", "graph", "attention_kernel", "conv_search", "channels_last",
+    "fused",
+)  # fmt: skip
+"""What most likely makes a network train differently, the first first."""
+
+
+class FinalistMeasure(Protocol):
+    def __call__(self, changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -> list[list[BenchRun]]:
+        """Measure changes in turn, so many times each. `with_short`: their runs of the search count as well."""
+
+
+class Finals:
+    """What became of settings is in `marked`, and what a reader should know in `notes`."""
+
+    def __init__(
+        self,
+        request: TuningRequest,
+        bench: TrialBench,
+        *,
+        measure: FinalistMeasure,
+        check: Callable[[PlanChange], GateVerdict],
+        store: TuningKeeper,
+        say: Callable[[str], None],
+    ) -> None:
+        self._request, self._bench = request, bench
+        self._measure, self._check = measure, check
+        self._store, self._say = store, say
+        self.marked: dict[bytes, Rung] = {}
+        self.notes: list[str] = []
+
+    def decide(self, search: Search, more: PlanChange) -> tuple[Candidate, PlanChange]:
+        """Measure finalists in turn with the baseline, and return the best that passes the gate."""
+        refused: set[str] = set()
+        for attempt in range(MOST_GATES):
+            finalists = self._finalists(search, more, refused)
+            if not finalists:
+                break
+            winner = self._measured_winner(search, finalists, more)
+            if winner is None:
+                break
+            change = combined(search.change(winner), more)
+            if key_of(change) in self.marked:  # there was no time to measure it again, so there is none to check it
+                return winner, more
+            if not self._request.gate:
+                self._mark(change, RungStatus.BEST, GateVerdict(), "The gate was switched off (--no-gate).")
+                return winner, more
+            verdict = self._check(change)
+            self.notes += verdict.notes
+            if verdict.interrupted:
+                raise TuningStopped
+            marks = [mark for mark in (verdict.parity, verdict.curve) if mark is not None]
+            differs = [mark for mark in marks if _differs(mark)]
+            untested = [mark for mark in marks if mark.verdict is ParityVerdict.UNTESTED]
+            if not differs:
+                status = RungStatus.UNPROVED if untested else RungStatus.BEST
+                if not marks:
+                    self.notes.append(f"{change_words(change)} changes nothing that a parity check could compare.")
+                self._mark(change, status, verdict, _sentences(untested))
+                return winner, more
+            self._mark(change, RungStatus.DIFFERS, verdict, _sentences(differs))
+            suspect = self._suspect(search, winner)
+            refused.add(suspect)
+            self._say(f"{change_words(change)} trains differently; trying the best without {suspect}.")
+            self.notes.append(f"{change_words(change)} was fast and trains differently, so {suspect} was left out.")
+            if attempt == MOST_GATES - 1:
+                self.notes.append(f"{MOST_GATES} sets of settings failed the gate, so no more were tried.")
+        return BASELINE, PlanChange()
+
+    def _finalists(self, search: Search, more: PlanChange, refused: set[str]) -> list[Candidate]:
+        """Return the best by the search that are close to each other, at most two."""
+        values = search.values
+        ranked = [
+            each for each in search.ranking() if each and not each & refused
+            and key_of(combined(search.change(each), more)) not in self.marked
+        ]  # fmt: skip
+        if not ranked and more != PlanChange() and not refused:
+            ranked = [BASELINE]
+        if not ranked:
+            return []
+        first, baseline = values[ranked[0]] or 0.0, values[BASELINE] or 0.0
+        if first >= baseline and more == PlanChange():
+            return []
+        return [each for each in ranked[:2] if (values[each] or first * CLOSE) < first * CLOSE] or ranked[:1]
+
+    def _measured_winner(self, search: Search, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
+        """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
+        room_s = finals_share(self._bench) * self._request.time_s - self._bench.elapsed_s()
+        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_s * (1 + len(finalists)):
+            finalists = finalists[:1]
+        changes = [combined(search.change(each), more) for each in finalists]
+        fit = int(room_s / max(self._bench.usual_s * (1 + len(finalists)), 1e-3))
+        # Of long steps there is time for few: the search has measured each of them once, and they follow once more.
+        with_short = self._bench.is_slow() and fit < LEAST_REPEATS
+        repeats = 1 if with_short else max(LEAST_REPEATS, min(self._request.repeats, fit))
+        known = all(self._bench.is_known(each, final=True, repeats=min(repeats, LEAST_REPEATS)) for each in changes)
+        if not self._bench.has_time(1.0) and not known:
+            self.notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
+            for change in changes[:1]:
+                self._mark(change, RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
+            return finalists[0]
+        names = " and ".join(change_words(change) for change in changes)
+        times = "once more" if with_short else f"{repeats} times each"
+        self._say(f"Measuring {names} in turn with the baseline, {times}.")
+        every = [PlanChange(), *changes]
+        baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
+        order = sorted(
+            (value, place) for place, runs in enumerate(measured)
+            if (value := value_of(runs, self._request)) is not None
+        )  # fmt: skip
+        too_much = excess_of(baseline, self._request) > 1
+        if too_much:
+            self.notes.append(TOO_MUCH_NOTE)
+        for _, place in order[:1]:
+            if excess_of(measured[place], self._request) > 1:
+                reason = "It needs more memory than --memory-limit allows."
+                self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), reason)
+                continue
+            if too_much:
+                return finalists[place]
+            found = compared(baseline, measured[place], self._request)
+            if found is not None and found.verdict is Verdict.FASTER:
+                return finalists[place]
+            why = found.reason if found is not None and found.reason else "it is no better than the baseline"
+            self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), f"Measured in turn with the baseline, {why}.")
+        return None
+
+    def _suspect(self, search: Search, candidate: Candidate) -> str:
+        """Return the option that is left out after a candidate has failed the gate."""
+        axes = {search.axis(name): name for name in candidate}
+        return next((axes[axis] for axis in SUSPECTS if axis in axes), next(iter(candidate), ""))
+
+    def _mark(self, change: PlanChange, status: RungStatus, verdict: GateVerdict, reason: str) -> None:
+        """Note what became of settings, and let the runs that measured them carry the verdict of their check."""
+        mark = verdict.curve if _differs(verdict.curve) else verdict.parity or verdict.curve
+        if mark is not None:
+            measured = next(each for each in self._bench.tried if key_of(each.change) == key_of(change))
+            for run in (*measured.short, *measured.final):
+                self._store.put(msgspec.structs.replace(run, parity=mark))
+        self.marked[key_of(change)] = Rung(
+            title="", change=change, status=status, parity=verdict.parity, curve=verdict.curve, reason=reason
+        )
+
+
+def finals_share(bench: TrialBench) -> float:
+    """Return the share of the time after which only the gate is left."""
+    return SLOW_FINALS_SHARE if bench.is_slow() else FINALS_SHARE
+
+
+def _differs(mark: ParityMark | None) -> bool:
+    return mark is not None and mark.verdict is ParityVerdict.DIFFERS
+
+
+def _sentences(marks: Sequence[ParityMark]) -> str:
+    return " ".join(mark.sentence for mark in marks)
