@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,9 @@ os.environ.pop("COLUMNS", None)
 # The suite starts hundreds of processes; each would compile all that it imports of the checkout once more.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Where the suite was started in the background, a shell has switched Ctrl-C off for it and for all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST = (
     "test_docs.py", "test_readme.py", "test_suite.py", "test_commands.py", "test_scripts.py", "test_frameworks.py",
