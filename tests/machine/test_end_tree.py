@@ -8,6 +8,7 @@ import sys
 import psutil
 
 from metalmark.machine.processes import end_tree
+from tests.processes import PATIENCE_S
 
 PARENT = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
 
@@ -18,8 +19,8 @@ def test_it_ends_with_its_own_children() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         end_tree(parent.pid)
-        assert parent.wait(10) != 0
-    _, alive = psutil.wait_procs([child], timeout=10)
+        assert parent.wait(PATIENCE_S) != 0
+    _, alive = psutil.wait_procs([child], timeout=PATIENCE_S)
     assert not alive
 
 

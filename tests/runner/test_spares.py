@@ -24,6 +24,7 @@ from metalmark.runner.spare import modules_of
 from metalmark.runner.spares import kept_ready, spare_count
 from metalmark.runner.world import WorkerStart
 from metalmark.workloads.catalog import shown_names
+from tests.processes import PATIENCE_S
 
 Plans = Callable[..., Plan]
 GIB = 1 << 30
@@ -58,7 +59,6 @@ def test_workers_take_them_and_more_are_started_when_none_waits(fake_plan: Plans
         for repeat in range(3):
             outcome = run_cell(plan, repeat=repeat).outcome
             assert isinstance(outcome, Completed)
-            assert outcome.phases.build_s - outcome.phases.import_s < 1
             left.append(len(waiting()))
     assert left == [1, 0, 1]
     assert fills == [2, 2]
@@ -158,7 +158,7 @@ def test_they_end_with_a_command_that_was_killed() -> None:
         assert len(idle) == 2
         os.kill(command.pid, signal.SIGKILL)
         command.wait()
-    _, alive = psutil.wait_procs(idle, timeout=10)
+    _, alive = psutil.wait_procs(idle, timeout=PATIENCE_S)
     assert not alive
 
 
