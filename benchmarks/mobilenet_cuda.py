@@ -2,18 +2,20 @@
 
 python benchmarks/mobilenet_cuda.py [OUT.json] [--device cpu]
 
-Two changes of the network's own code, which no setting of Metalmark makes, alone and together: depthwise convolutions
-as sums of shifted products, which a compiler can join with what is before and after them, and one Adam over all weights
-as one array instead of one array per layer. Each is the workload `variants` below with other parameters, so everything
-else is as in `metalmark bench`. Before anything is timed, the change must give the loss and the gradients of the plain
-network. Prints the step of each, and the best gain over float32, eager; exit 1 where it is below 20. OUT.json gets the
-runs. With --device cpu only the checks are made.
+Changes of the network's own code, which no setting of Metalmark makes, alone and together: the gradient of the weights
+of depthwise convolutions as sums of products, or the whole convolution as a sum of shifted products, which a compiler
+can join with what is before and after it; and one Adam over all weights as one array instead of one array per layer.
+Each is the workload `variants` below with other parameters, so everything else is as in `metalmark bench`. Before
+anything is timed, a change must give the losses and the gradients of the plain network. Prints the step of each, and
+the best gain over float32, eager; exit 1 where it is below 20. OUT.json gets the runs. With --device cpu only the
+checks are made.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,13 @@ import metalmark as mm
 from metalmark import Param, Recipe
 from metalmark.workloads.catalog import load
 
+Forward = Callable[[Any, Any], Any]
 LEAST_GAIN = 20.0
 SMALL = {"batch_size": 32, "pixels": 32, "train": "all"}
 FAST = {
     "dtype": "bfloat16", "compile": True, "graph": True, "fused": True, "channels_last": True, "conv_search": True,
 }  # fmt: skip
+MODES = ("default", "combo-kernels")
 RATE = 5e-4
 TOLERANCE = 1e-6
 """How far losses and gradients of a change may be from the plain network's in float64, as a share of the largest."""
@@ -38,8 +42,7 @@ def on_torch(params: dict[str, Any]) -> Recipe:
     import torch
 
     recipe = load("mobilenet-cifar10").recipe("torch", params)
-    if params["depthwise"] == "shifts":
-        use_shifts(recipe.model)
+    replace_depthwise(recipe.model, DEPTHWISE[params["depthwise"]]())
     optimizer = partial(torch.optim.Adam, lr=RATE)
     if params["update"] == "flat":
         optimizer = partial(flat_adam, lr=RATE)
@@ -52,7 +55,7 @@ variants = mm.Workload(
     title="MobileNetV2 with other code for the same arithmetic",
     params=(
         *_published.params,
-        Param("depthwise", "convolution", choices=("convolution", "shifts")),
+        Param("depthwise", "convolution", choices=("convolution", "sums", "shifts")),
         Param("update", "each", choices=("each", "flat")),
     ),
     build={"torch": on_torch},
@@ -62,36 +65,85 @@ variants = mm.Workload(
 )
 
 
-def use_shifts(model: Any) -> None:
-    """Compute each depthwise convolution as a sum of shifted products, in float32 or better."""
+def replace_depthwise(model: Any, forward: Forward) -> None:
+    """Let each depthwise convolution be computed by `forward(module, features)`. It has no bias here."""
     from torch import nn
 
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.groups == module.in_channels == module.out_channels > 1:
-            module.forward = partial(shifted, module)
+            module.forward = partial(forward, module)
 
 
-def shifted(module: Any, features: Any) -> Any:
-    """Return what a depthwise convolution without a bias does."""
+def in_dtype(features: Any, weight: Any) -> tuple[Any, Any]:
+    """Return both as autocast would give them to a convolution."""
     import torch
+
+    device, dtype = features.device.type, features.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    return features.to(dtype), weight.to(dtype)
+
+
+def pieces(module: Any, features: Any) -> Iterator[tuple[int, int, Any]]:
+    """Yield what each tap of the kernel sees of the images: its row, its column and that part."""
     from torch.nn import functional
 
-    dtype = features.dtype
-    if torch.is_autocast_enabled(features.device.type):
-        dtype = torch.get_autocast_dtype(features.device.type)
-    (high, wide), (down, right) = module.kernel_size, module.stride
-    pad_y, pad_x = module.padding
-    padded = functional.pad(features.to(dtype), (pad_x, pad_x, pad_y, pad_y))
-    rows, columns = ((size - kernel) // stride + 1 for size, kernel, stride in
-                     zip(padded.shape[2:], module.kernel_size, module.stride, strict=True))  # fmt: skip
-    exact = torch.promote_types(dtype, torch.float32)
-    weight = module.weight.to(dtype).to(exact)
-    total = torch.zeros((), device=features.device, dtype=exact)
+    (pad_y, pad_x), (down, right) = module.padding, module.stride
+    padded = functional.pad(features, (pad_x, pad_x, pad_y, pad_y))
+    (high, wide), (height, width) = module.kernel_size, padded.shape[2:]
+    rows, columns = (height - high) // down, (width - wide) // right
     for y in range(high):
         for x in range(wide):
-            piece = padded[:, :, y : y + down * (rows - 1) + 1 : down, x : x + right * (columns - 1) + 1 : right]
-            total = total + piece.to(exact) * weight[:, 0, y, x].view(1, -1, 1, 1)
-    return total.to(dtype)
+            yield y, x, padded[:, :, y : y + down * rows + 1 : down, x : x + right * columns + 1 : right]
+
+
+def by_shifts(module: Any, features: Any) -> Any:
+    """Compute the convolution as a sum of shifted products, in float32 or better, and its gradients with it."""
+    import torch
+
+    features, weight = in_dtype(features, module.weight)
+    exact = torch.promote_types(features.dtype, torch.float32)
+    total = torch.zeros((), device=features.device, dtype=exact)
+    for y, x, piece in pieces(module, features):
+        total = total + piece.to(exact) * weight[:, 0, y, x].to(exact).view(1, -1, 1, 1)
+    return total.to(features.dtype)
+
+
+def by_sums() -> Forward:
+    """Return a forward pass whose weights get their gradient as sums of products, over images and places."""
+    import torch
+
+    class Depthwise(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, features: Any, weight: Any, module: Any) -> Any:
+            ctx.save_for_backward(features, weight)
+            ctx.module = module
+            return torch.nn.functional.conv2d(
+                features, weight, stride=module.stride, padding=module.padding, groups=module.groups
+            )
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            features, weight = ctx.saved_tensors
+            module = ctx.module
+            exact = torch.promote_types(features.dtype, torch.float32)
+            of_features, _, _ = torch.ops.aten.convolution_backward(
+                gradient, features, weight, None, module.stride, module.padding, module.dilation, False, [0, 0],
+                module.groups, [True, False, False],
+            )  # fmt: skip
+            sums = [(piece.to(exact) * gradient.to(exact)).sum((0, 2, 3)) for _, _, piece in pieces(module, features)]
+            return of_features, torch.stack(sums, dim=1).view(weight.shape).to(weight.dtype), None
+
+    return lambda module, features: Depthwise.apply(*in_dtype(features, module.weight), module)
+
+
+def by_convolution() -> Forward:
+    return lambda module, features: type(module).forward(module, features)
+
+
+DEPTHWISE: dict[str, Callable[[], Forward]] = {
+    "convolution": by_convolution, "sums": by_sums, "shifts": lambda: by_shifts,
+}  # fmt: skip
 
 
 def flat_adam(parameters: Iterable[Any], **options: Any) -> Any:
@@ -173,15 +225,34 @@ def trained(change: dict[str, str], device: str) -> list[Any]:
     return numbers
 
 
+def warm(changes: list[dict[str, str]], device: str) -> None:
+    """Compile every step that is timed, all at once, so that each finds its code in PyTorch's cache."""
+    flags = [f"--{name.replace('_', '-')}" if value is True else f"--{name}={value}" for name, value in FAST.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "metalmark", "bench", f"{__file__}:variants", "-f", "torch", "-d", device,
+            "--steps", "1", "--proof", "off", *flags,
+        ]  # fmt: skip
+        started = [
+            subprocess.Popen(
+                [*command, *(f"-p{name}={value}" for name, value in {**SMALL, **change}.items()),
+                 "--compile-mode", mode, "--store", str(Path(folder, f"{number}{mode}.sqlite3"))],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            for number, change in enumerate(changes) for mode in MODES
+        ]  # fmt: skip
+        for process in started:
+            if process.wait():
+                print(f"# not compiled beforehand: {' '.join(map(str, process.args))}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, help="file for the runs")
     parser.add_argument("--device", default="cuda", help="cpu makes the checks only")
     given = parser.parse_args()
-    changes = [
-        {"depthwise": depthwise, "update": update}
-        for depthwise in ("convolution", "shifts") for update in ("each", "flat")
-    ]  # fmt: skip
+    tried = (("convolution", "each"), ("convolution", "flat"), ("sums", "each"), ("sums", "flat"), ("shifts", "flat"))
+    changes = [{"depthwise": depthwise, "update": update} for depthwise, update in tried]
     for change in changes[1:]:
         off = difference(change, given.device)
         print(f"difference_{change['depthwise']}_{change['update']}: {off:.2g}", flush=True)
@@ -194,6 +265,7 @@ def main() -> int:
     from metalmark.model.measurement import BenchRun, Completed
     from metalmark.results.cells import cells_of
 
+    warm(changes, given.device)
     runs: list[BenchRun] = []
 
     def step_ms(change: dict[str, str], **settings: Any) -> float:
@@ -212,7 +284,7 @@ def main() -> int:
     eager = [step_ms({})]
     best = float("inf")
     for change in changes:
-        for mode in ("default", "combo-kernels"):
+        for mode in MODES:
             took = step_ms(change, **FAST, compile_mode=mode)
             best = min(best, took)
             print(f"{change['depthwise']}_{change['update']}_{mode}_ms: {took:.3f}", flush=True)
