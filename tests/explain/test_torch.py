@@ -166,6 +166,7 @@ import sys
 from msgspec import json
 from metalmark.explain.torch import SIDE
 from metalmark.model.plan import Device, DeviceKind, Mode, Plan
+from metalmark.runner.worker import leave
 from metalmark.workloads.catalog import load
 device = Device(kind=DeviceKind.GPU)
 plan = Plan(workload="mnist-mlp", params={"batch_size": 4}, mode=Mode.TRAINING, framework="torch", device=device)
@@ -178,6 +179,7 @@ with SIDE.open(plan, load("mnist-mlp")) as anatomy:
         anatomy.trace("unused", 1)
     except Exception as error:
         print(error)
+leave()  # as a worker does: threads of a backward pass were seen to abort a process that takes PyTorch apart
 """
 
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from metalmark.backends.fake import FakeSession
 from metalmark.errors import WrongResultError
-from metalmark.model.measurement import Measurement, Proof
+from metalmark.model.measurement import Block, Measurement, Proof
 from metalmark.model.plan import Budget, Mode, Plan
 from metalmark.runner import loop
 from metalmark.runner.evidence import Evidence
@@ -118,23 +119,25 @@ def test_a_slow_reading_is_not_pending_work(fake_plan: Plans, monkeypatch: pytes
     assert sum(block.steps for block in measured.blocks) == 4
 
 
-def test_one_reading_that_was_interrupted_is_not_pending_work(
-    fake_plan: Plans, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The only block that counts is read while another process has the processor: its warm-up knows better."""
+@pytest.mark.parametrize("every", [False, True])
+def test_one_block_alone_accuses_nobody(fake_plan: Plans, monkeypatch: pytest.MonkeyPatch, every: bool) -> None:
+    """The only block that counts is read while another process has the processor, or synchronisation is broken."""
     plan = fake_plan(budget=Budget(steps=1, seconds=0.2), step_ms=0.2)
-    session, late = FakeSession(plan, plan.params), [0.0]
-    read = FakeSession.proof
+    phases: list[str] = []
+    clock = Clock(
+        FakeSession(plan, plan.params), plan.budget, origin_s=0.0, tell=lambda phase, *_: phases.append(phase)
+    )
+    measured, after_warm_up = clock.block, iter([0.05])
 
-    def interrupted(session: FakeSession) -> float:
-        time.sleep(late.pop() if late else 0.0)
-        return read(session)
+    def block(steps: int) -> Block:
+        drain_s = 0.05 if every else next(after_warm_up, 0.0) if "measure" in phases else 0.0
+        return replace(measured(steps), elapsed_s=0.1, drain_s=drain_s)
 
-    def tell(phase: str, *_: float | None) -> None:
-        late[:] = [0.05] if phase == "measure" else [0.0]
-
-    monkeypatch.setattr(FakeSession, "proof", interrupted)
-    clock = Clock(session, plan.budget, origin_s=time.monotonic(), tell=tell)
-    (block,) = clock.measure(clock.first_step()).blocks
-    assert block.drain_s is not None
-    assert block.drain_s > loop.LONG_DRAIN_S
+    monkeypatch.setattr(clock, "block", block)
+    first_step_s = clock.first_step()
+    if every:
+        with pytest.raises(WrongResultError, match="took 100 ms by the clock, and its result another 50 ms"):
+            clock.measure(first_step_s)
+    else:
+        (counted,) = clock.measure(first_step_s).blocks
+        assert (counted.steps, counted.drain_s) == (1, 0.05)

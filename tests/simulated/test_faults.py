@@ -40,6 +40,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from metalmark.parity.job import Options
 from metalmark.parity.torch import SIDE
+from metalmark.runner.worker import leave
 from simulated_faults import injected
 from tests.parity.in_process import Check
 sizes = {
@@ -58,6 +59,7 @@ for workload, faults in json.load(sys.stdin).items():
                 differences = [row for row in check.compare() if not row.agrees]
             named[f"{workload} {fault}"] = [differences[0].quantity, differences[0].name] if differences else None
 print(json.dumps(named))
+leave()  # as a worker does: threads of a backward pass were seen to abort a process that takes PyTorch apart
 """
 
 
