@@ -98,18 +98,16 @@ class Finals:
 
     def _finalists(self, search: Search, more: PlanChange, refused: set[str]) -> list[Candidate]:
         """Return the best by the search that are close to each other, at most two."""
-        values = search.values
+        values, baseline = search.values, search.values[BASELINE] or 0.0
+        # With another batch the baseline's own settings are a finalist too; what is slower than they are never is.
         ranked = [
-            each for each in search.ranking() if each and not each & refused
+            each for each in search.ranking() if not each & refused
             and key_of(combined(search.change(each), more)) not in self.marked
+            and ((values[each] or 0.0) < baseline if each else more != PlanChange())
         ]  # fmt: skip
-        if not ranked and more != PlanChange() and not refused:
-            ranked = [BASELINE]
         if not ranked:
             return []
-        first, baseline = values[ranked[0]] or 0.0, values[BASELINE] or 0.0
-        if first >= baseline and more == PlanChange():
-            return []
+        first = values[ranked[0]] or 0.0
         return [each for each in ranked[:2] if (values[each] or first * CLOSE) < first * CLOSE] or ranked[:1]
 
     def _measured_winner(self, search: Search, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
@@ -125,8 +123,9 @@ class Finals:
         known = all(self._bench.is_known(each, final=True, repeats=min(repeats, LEAST_REPEATS)) for each in changes)
         if not self._bench.has_time(1.0) and not known:
             self.notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
-            for change in changes[:1]:
-                self._mark(change, RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
+            if not self._bench.is_known(changes[0]):
+                return None
+            self._mark(changes[0], RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
             return finalists[0]
         names = " and ".join(change_words(change) for change in changes)
         times = "once more" if with_short else f"{repeats} times each"

@@ -1,0 +1,97 @@
+"""Which settings are measured last, in turn with the baseline, and what is said where there is no time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from metalmark.app.tune_finals import Finals
+from metalmark.app.tune_gate import GateVerdict
+from metalmark.model.measurement import BenchRun
+from metalmark.model.plan import PlanChange
+from metalmark.model.tuning import RungStatus, TuningRequest
+from metalmark.tune.ladder import combined, key_of
+from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
+
+LARGER = PlanChange(params={"batch_size": 256})
+LAYOUT: Candidate = frozenset({"layout"})
+HALF: Candidate = frozenset({"half"})
+
+
+class Bench:
+    """A bench without time, which knows what it has measured once."""
+
+    usual_s = 1.0
+
+    def __init__(self, *known: PlanChange) -> None:
+        self.known = {key_of(change) for change in known}
+        self.tried: list[Any] = []
+
+    def is_slow(self) -> bool:
+        return False
+
+    def elapsed_s(self) -> float:
+        return 100.0
+
+    def has_time(self, until: float) -> bool:
+        assert until == 1.0
+        return False
+
+    def is_known(self, change: PlanChange, *, final: bool = False, repeats: int = 1) -> bool:
+        assert repeats
+        return not final and key_of(change) in self.known
+
+
+def measure(_changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -> list[list[BenchRun]]:
+    pytest.fail(f"there is no time for {repeats} processes, {with_short}")
+
+
+def searched() -> Search:
+    """A layout made the step twice as fast, and half the precision made it slower."""
+    search = Search([
+        TuningOption(name=name, axis=name, change=PlanChange(settings={name: True})) for name in ("layout", "half")
+    ])  # fmt: skip
+    for candidate, value in ((BASELINE, 1.0), (LAYOUT, 0.5), (HALF, 1.1)):
+        search.tell(candidate, value)
+    return search
+
+
+def finals(bench: Bench) -> Finals:
+    request = TuningRequest(time_s=60.0, repeats=2, seconds=1.0)
+    return Finals(
+        request, bench, measure=measure, check=lambda _: GateVerdict(), store=None, say=lambda _: None,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_what_was_measured_once_is_the_answer_and_is_not_proved() -> None:
+    search = searched()
+    fastest = combined(search.change(LAYOUT), LARGER)
+    last = finals(Bench(fastest))
+    assert last.decide(search, LARGER) == (LAYOUT, LARGER)
+    assert last.marked[key_of(fastest)].status is RungStatus.UNPROVED
+    assert "The time was over" in last.notes[0]
+
+
+def test_what_was_never_measured_is_no_answer() -> None:
+    """The time is over, and the batch was searched with other settings than those that are left."""
+    last = finals(Bench())
+    assert last.decide(searched(), LARGER) == (BASELINE, PlanChange())
+    assert not last.marked
+    assert "The time was over" in last.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "refused", "left"),
+    [
+        (PlanChange(), set(), [LAYOUT]),
+        (PlanChange(), {"layout"}, []),
+        (LARGER, set(), [LAYOUT]),
+        pytest.param(LARGER, {"layout"}, [BASELINE], id="the larger batch alone, not with what made it slower"),
+    ],
+)
+def test_what_is_slower_than_the_baseline_is_no_finalist(
+    more: PlanChange, refused: set[str], left: list[Candidate]
+) -> None:
+    assert finals(Bench())._finalists(searched(), more, refused) == left
