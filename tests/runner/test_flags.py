@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
-from metalmark.model.measurement import Block, Completed, Measurement
+from metalmark.model.measurement import BenchRun, Block, Completed, Measurement
 from metalmark.model.run import Flag, Series, Telemetry
-from metalmark.runner.flags import flags_of
-from tests.samples import MACHINE, completed, failed
+from metalmark.runner.flags import OF_THE_MACHINE, flags_around, flags_of, flags_of_several
+from tests.samples import MACHINE, completed, failed, record
 
 Seen = dict[str, list[float]]
 QUIET = Telemetry(hz=None)
@@ -182,3 +184,21 @@ def test_a_first_step_longer_than_all_the_others() -> None:
     assert flag.name == "first_step_dominates"
     assert "60 s" in flag.evidence
     assert "140 measured steps" in flag.evidence
+
+
+def test_several_runs_say_what_the_machine_did_once_and_how_often() -> None:
+    def run(*names: str) -> BenchRun:
+        return record(flags=tuple(Flag(name=name, evidence=f"{name} was seen") for name in names))
+
+    found = flags_of_several([run(), run("unsteady", "busy_machine"), run("busy_machine", "throttled")])
+    assert [(flag.name, flag.evidence) for flag in found] == [
+        ("throttled", "throttled was seen (in 1 of 3 runs)"),
+        ("busy_machine", "busy_machine was seen (in 2 of 3 runs)"),
+    ]
+    assert flags_of_several([]) == ()
+
+
+def test_every_flag_of_the_machine_is_known() -> None:
+    """Those that `flags_around` gives, but for a power limit, which is no fault of a GPU that is fully used."""
+    given = set(re.findall(r'Flag\(name="(\w+)"', inspect.getsource(flags_around)))
+    assert given == set(OF_THE_MACHINE)

@@ -21,6 +21,8 @@ from metalmark.model.run import PARITY_FAILED, Flag
 from metalmark.model.tuning import RungStatus, Tuned, TuningGoal, TuningRequest, TuningRun
 from metalmark.report.answer import answer
 from metalmark.report.content import Content
+from metalmark.report.text.run_page import shown_flags
+from metalmark.report.text.tune_page import tuning_tables
 from metalmark.results.derived import flags_of
 from metalmark.runner.events import Ended
 from metalmark.store.bundle import encode_bundle, read_file
@@ -131,6 +133,10 @@ def test_settings_that_train_differently_are_a_flag() -> None:
     assert [(flag.name, flag.evidence) for flag in flags_of(WRONG)] == [(PARITY_FAILED, "+ float16: in bn1")]
     hot = tuning_run(flags=(Flag(name="throttled", evidence="30 °C hotter"),))
     assert [flag.name for flag in flags_of(hot)] == ["throttled"]
+    assert shown_flags(hot) == ()
+    assert "throttled: 30 °C hotter." in tuning_tables([hot])[-1].notes
+    failed = msgspec.structs.replace(LOST, flags=hot.flags)
+    assert shown_flags(failed) == hot.flags
 
 
 # Verbs, with every kind of run

@@ -20,6 +20,7 @@ from metalmark.model.run import Absent, Failed, FailureKind, Software, Telemetry
 from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningPhase, TuningRequest, TuningRun
 from metalmark.results.cells import Cell
 from metalmark.runner.events import Ended, Listener, TuningProgress, tell_all
+from metalmark.runner.flags import flags_of_several
 from metalmark.runner.spares import Spares, kept_ready
 from metalmark.tune.batches import BatchClimb, memory_limit
 from metalmark.tune.figures import completed, excess_of, figures_of, value_of
@@ -306,6 +307,7 @@ class Tuner:
             request=self._request, machine=identify(),
             software=newest.software if newest is not None else Software(metalmark="", python=""), outcome=outcome,
             telemetry=Telemetry(hz=None, absent={"all": "each trial has its own"}),
+            flags=flags_of_several(self._bench.trials.runs),
         )  # fmt: skip
         self._store.put(run)
         return run

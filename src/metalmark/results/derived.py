@@ -159,7 +159,7 @@ def flags_of(run: AnyRun) -> tuple[Flag, ...]:
     if isinstance(run, ParityRun | ExplanationRun):
         return run.flags
     if isinstance(run, TuningRun):
-        return (*_rung_flags(run), *run.flags)
+        return (*rung_flags(run), *run.flags)
     return (*parity_flags(run), *(run.flags if isinstance(run, BenchRun) else of_training.flags(run)))
 
 
@@ -171,7 +171,7 @@ def parity_flags(run: BenchRun | TrainingRun) -> tuple[Flag, ...]:
     return (Flag(name=PARITY_FAILED, evidence=f"check {mark.run}: {mark.sentence.rstrip('.')}"),)
 
 
-def _rung_flags(run: TuningRun) -> tuple[Flag, ...]:
+def rung_flags(run: TuningRun) -> tuple[Flag, ...]:
     """Return the flag of a tuning whose ladder ends with settings that do not train the same network."""
     best = run.outcome.best if isinstance(run.outcome, Tuned) else None
     if best is None or best.verdict is not ParityVerdict.DIFFERS:

@@ -1,9 +1,10 @@
 """Flags: what could spoil a figure, with evidence from the telemetry and the blocks of the measured window."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from metalmark.errors import counted
-from metalmark.model.measurement import Completed
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.run import POWER_CAPPED, UNPROVED, Failed, Flag, Machine, Telemetry
 from metalmark.model.watch import WatchedRun
 from metalmark.stats.drift import (
@@ -17,6 +18,8 @@ from metalmark.stats.drift import (
 from metalmark.stats.summary import median, median_interval
 from metalmark.stats.window import Window
 
+OF_THE_MACHINE = ("throttled", "on_battery", "low_power_mode", "swapping", "busy_machine", "slept")
+"""Flags of what the machine did beside a run, whatever it measured."""
 FALLEN = 0.85
 """A clock at this share of its own early level has fallen: boost clocks vary by some percent as it is."""
 BUSY_PERCENT = 80.0
@@ -48,6 +51,17 @@ def flags_of(
     doubts = outcome.proof.doubts
     unproved = [Flag(name=UNPROVED, evidence="; ".join(doubts))] if doubts else []
     return (*unproved, *flags_around(window, machine), *_flags_of_blocks(outcome, window))
+
+
+def flags_of_several(runs: Sequence[BenchRun]) -> tuple[Flag, ...]:
+    """Return what the machine did beside any of several runs: what was seen first, and in how many of them."""
+    every = [flag for run in runs for flag in run.flags if flag.name in OF_THE_MACHINE]
+    found = {flag.name: flag for flag in reversed(every)}
+    count = Counter(flag.name for flag in every)
+    return tuple(
+        Flag(name=name, evidence=f"{found[name].evidence} (in {count[name]} of {len(runs)} runs)")
+        for name in OF_THE_MACHINE if name in found
+    )  # fmt: skip
 
 
 def flags_of_watched(run: WatchedRun) -> tuple[Flag, ...]:

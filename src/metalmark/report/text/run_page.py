@@ -30,7 +30,7 @@ from metalmark.report.text.units import (
 from metalmark.report.text.watch_page import exit_words
 from metalmark.report.text.world_page import epoch_rank_facts, rank_facts, world_words
 from metalmark.results.ceilings import NO_CEILINGS, Ceilings, share_of_ceiling
-from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive, flags_of, parity_flags
+from metalmark.results.derived import Cost, Derived, MemoryGrowth, derive, flags_of, parity_flags, rung_flags
 from metalmark.scrub import printable
 from metalmark.stats.summary import median, median_interval, spread
 
@@ -266,14 +266,14 @@ def failure_of(run: AnyRun) -> Failed | None:
 
 
 def shown_flags(run: AnyRun) -> tuple[Flag, ...]:
-    """The flags that stand beside the facts of a run; those of trainings and watched runs stand below their tables, but
-    for a parity check that failed."""
+    """The flags that stand beside the facts of a run; those of trainings, watched runs and tunings stand below their
+    tables, but for a parity check that failed."""
     if isinstance(run, BenchRun):
         return flags_of(run) if isinstance(run.outcome, Completed) else ()
     if isinstance(run, TrainingRun):
         return parity_flags(run)
     if isinstance(run, TuningRun):
-        return flags_of(run)
+        return flags_of(run) if isinstance(run.outcome, Failed) else rung_flags(run)
     return run.flags if isinstance(run, ParityRun | ExplanationRun) else ()
 
 

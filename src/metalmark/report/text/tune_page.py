@@ -258,7 +258,7 @@ def tuning_tables(runs: Sequence[TuningRun]) -> list[Table]:
     if not isinstance(only, Tuned):
         return [tunings_table(runs)]
     tables = [ladder_table(runs[0], only), *([tried_table(only)] if only.others else [])]
-    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *closing_notes(only)))]
+    return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *closing_notes(runs[0], only)))]
 
 
 def tunings_table(runs: Sequence[TuningRun]) -> Table:
@@ -375,8 +375,9 @@ def _ladder_notes(run: TuningRun, found: Tuned) -> Iterator[str]:
     yield from (f"{rung.title}: {rung.reason.rstrip('.')}." for rung in found.ladder if rung.reason)
 
 
-def closing_notes(found: Tuned) -> Iterator[str]:
-    """Yield what the search noted, what it took, and in one place what was not tried and why."""
+def closing_notes(run: TuningRun, found: Tuned) -> Iterator[str]:
+    """Yield what could have spoilt the trials, what the search noted, what it took, and what was not tried and why."""
+    yield from (f"{flag.name}: {flag.evidence}." for flag in run.flags)
     yield from found.notes
     if not found.complete:
         yield "Stopped before the search came to its end."
