@@ -208,6 +208,8 @@ def test_what_else_was_tried_has_its_status_and_the_reason() -> None:
         ("channels last", "-", "-", "failed", "the worker was killed"),
     )
     assert tried_table(NOTHING).headers == ("tried", "step", "gain", "status")
+    second = msgspec.structs.replace(tuned(), others=(rung("fused", RungStatus.NO_GAIN, 0.0016),))
+    assert tried_table(second).rows == (("fused", "1.60 ms", "2.00x", "not the best"),)
 
 
 def test_the_answer_comes_first_and_what_was_not_tried_last() -> None:

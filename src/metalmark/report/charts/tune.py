@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from metalmark.model.tuning import Rung, RungStatus, Tuned, TuningGoal, TuningRun
 from metalmark.report.charts.draw import MOST_ROWS, Bar, Drawn, Figure, Missing, bars_svg, numbers
 from metalmark.report.text.explain_page import gain_words
-from metalmark.report.text.tune_page import failed_mark, parity_words, rung_name, status_words
+from metalmark.report.text.tune_page import failed_mark, parity_words, rung_name, state_word, status_words
 from metalmark.report.text.units import seconds
 
 LADDER_TITLE = "What each setting gains"
@@ -52,7 +52,7 @@ def _figure(run: TuningRun, title: str, about: str, rungs: Sequence[Rung], name:
         step = seconds(rung.step_s) if rung.step_s is not None else "?"
         text, more = f"{gain:.2f}x{failed_mark(rung)}", f"{step} per step"
         bars.append(
-            Bar(row=row, group=rung.status.value, value=gain, text=text, more=more, low=rung.low, high=rung.high)
+            Bar(row=row, group=state_word(rung), value=gain, text=text, more=more, low=rung.low, high=rung.high)
         )
         rows.append((row, status_words(rung), gain_words(gain, rung.low, rung.high), step, parity_words(rung)))
     said = "; ".join(f"{row} {gain}" for row, _, gain, *_ in rows)

@@ -31,6 +31,7 @@ GAIN_OF = {
 }
 NOT_CHECKED = "not checked"
 NOT_MEASURED = "-"
+NOT_THE_BEST = "not the best"
 UNGATED = "The gate was switched off: nothing here says whether these settings train the same network."
 
 
@@ -129,7 +130,13 @@ def parity_words(rung: Rung) -> str:
 
 
 def status_words(rung: Rung) -> str:
-    return f"{rung.status.value}{failed_mark(rung)}"
+    return f"{state_word(rung)}{failed_mark(rung)}"
+
+
+def state_word(rung: Rung) -> str:
+    """Name the status as a reader of the gain beside it would: "no gain" beside 2.32x would be read as a mistake."""
+    is_second = rung.status is RungStatus.NO_GAIN and (rung.gain or 0.0) > 1 and not rung.reason
+    return NOT_THE_BEST if is_second else rung.status.value
 
 
 def failed_mark(rung: Rung) -> str:
