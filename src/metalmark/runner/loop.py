@@ -20,6 +20,8 @@ STEADY_SPREAD = 0.05
 STEADY_BLOCKS = 3
 LONG_DRAIN_S = 1e-3
 CONTROL_BLOCKS = 5
+"""Of fewer blocks, one that was read while others had the processor decides. So many more, which do not count, show
+whether synchronisation is broken: if so, they have to be waited for too."""
 READINGS = 3
 """How often a result is read again, to see how long reading takes by itself. A GPU that several processes share does
 it now at once and now a slice of time later."""
@@ -188,12 +190,14 @@ class Clock:
             self._raise_pending(block.drain_s, block.elapsed_s)
 
     def _refuse_pending_work(self, blocks: list[Block]) -> None:
-        """Refuse results that had to be waited for. Broken synchronisation is there again in further blocks, which do
-        not count; a processor that others took away for a moment is not."""
-        if self._has_pending_work(blocks):
-            again = [self.block(blocks[-1].steps) for _ in range(CONTROL_BLOCKS)]
-            if self._has_pending_work(again):
-                self._raise_pending(*_waits(again))
+        """Refuse results that had to be waited for."""
+        if not self._has_pending_work(blocks):
+            return
+        if len(blocks) < CONTROL_BLOCKS:
+            blocks = [self.block(blocks[-1].steps) for _ in range(CONTROL_BLOCKS)]
+            if not self._has_pending_work(blocks):
+                return
+        self._raise_pending(*_waits(blocks))
 
     def _has_pending_work(self, blocks: list[Block]) -> bool:
         drain_s, elapsed_s = _waits(blocks)
