@@ -42,8 +42,8 @@ def fills(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counts: list[int] = []
     fill = spares.Spares._fill
 
-    def counted(self: spares.Spares) -> None:
-        fill(self)
+    def counted(self: spares.Spares, variables: spares.Variables, count: int) -> None:
+        fill(self, variables, count)
         counts.append(len(waiting()))
 
     monkeypatch.setattr(spares.Spares, "_fill", counted)
@@ -109,6 +109,35 @@ def test_an_inner_block_takes_those_of_the_outer_one(fake_plan: Plans, fills: li
         with kept_ready(replace(plan, framework="mlx"), count=2) as other:
             assert other is not outer
     assert fills == [3]
+
+
+def with_threads(plan: Plan, threads: int) -> Plan:
+    return replace(plan, settings=replace(plan.settings, threads=threads))
+
+
+def test_a_plan_with_other_variables_takes_others_of_which_there_are_fewer(
+    fake_plan: Plans, fills: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "variables_of", lambda plan: (("THREADS", str(plan.settings.threads)),))
+    plan = fake_plan()
+    with kept_ready(plan, count=8):
+        assert isinstance(run_cell(plan).outcome, Completed)
+        assert isinstance(run_cell(with_threads(plan, 2)).outcome, Completed)
+        assert fills == [8, 7 + 2], "those of the first plan wait on"
+        told = {child.environ()["THREADS"] for child in waiting()}
+        assert told == {"None", "2"}
+        assert isinstance(run_cell(with_threads(plan, 1)).outcome, Completed)
+        assert fills == [8, 7 + 2, 7 + 2], "those with other variables end when a third kind is needed"
+        assert {child.environ()["THREADS"] for child in waiting()} == {"None", "1"}
+
+
+def test_where_there_is_room_for_few_all_have_the_same_variables(
+    fake_plan: Plans, fills: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "variables_of", lambda plan: (("THREADS", str(plan.settings.threads)),))
+    with kept_ready(fake_plan(), count=4):
+        assert isinstance(run_cell(with_threads(fake_plan(), 2)).outcome, Completed)
+    assert fills == []
 
 
 def test_one_that_was_killed_while_it_waited_is_not_taken(fake_plan: Plans, fills: list[int]) -> None:

@@ -5,6 +5,7 @@
 
 A spare is a fresh process as any worker's is, and runs one job. Spares are started together, as many as the machine has
 cores and memory for, and nothing is measured before all of them wait: those that wait take no time from the others.
+A plan with other variables of the environment needs processes of its own, of which fewer are kept.
 """
 
 import os
@@ -33,6 +34,8 @@ SPARE_BYTES, MEMORY_SHARE = 1 << 30, 1 / 8
 """About what a process with PyTorch, its compiler and transformers holds, and how much of the memory all may hold."""
 LEAST_SPARES = 2
 """One by itself would be imported no earlier than the worker that takes it."""
+OTHER_SHARE = 1 / 4
+"""Of the spares that there is room for, how many more may have other variables: few trials of a search need them."""
 READY_S = 180.0
 """The first import of a framework on a Mac is scanned by the system, which takes a minute."""
 
@@ -44,36 +47,53 @@ def spare_count(machine: Machine) -> int:
     return count if count >= LEAST_SPARES else 0
 
 
+Variables = tuple[tuple[str, str], ...]
+"""What is set before a framework is imported, sorted: what tells spares of one framework apart."""
+
+
+def variables_of(plan: Plan) -> Variables:
+    return tuple(sorted(FRAMEWORKS[plan.framework].environment(plan.settings).items()))
+
+
 class Spares:
-    """Processes that wait, all with one framework and the same variables."""
+    """Processes that wait, all with one framework: most with the variables of one plan, some with those of another."""
 
     def __init__(self, plan: Plan, count: int, folder: Path) -> None:
         self._plan, self._count, self._folder = plan, count, folder
-        self._variables = FRAMEWORKS[plan.framework].environment(plan.settings)
-        self._waiting: list[Child] = []
+        self._variables = variables_of(plan)
+        self._waiting: dict[Variables, list[Child]] = {}
+        self._unable: set[Variables] = set()
+        """With which none could be started: whatever keeps them from it, the worker itself says it better."""
         self._started = 0
 
     def suits(self, plan: Plan) -> bool:
-        """Whether its processes have what a plan's worker needs."""
-        variables = FRAMEWORKS[plan.framework].environment(plan.settings)
-        return plan.framework == self._plan.framework and variables == self._variables and not plan.world
+        """Whether its processes can be workers of a plan."""
+        return plan.framework == self._plan.framework and not plan.world
 
     def take(self, plan: Plan) -> Child | None:
         """Return a spare for a plan, starting several where none waits; None where the plan needs another process."""
         if not self.suits(plan):
             return None
-        self.prepare()
-        return self._waiting.pop(0) if self._waiting else None
+        variables = variables_of(plan)
+        self.prepare(variables)
+        waiting = self._waiting.get(variables)
+        return waiting.pop(0) if waiting else None
 
-    def prepare(self) -> None:
-        """Start several where none waits."""
+    def prepare(self, variables: Variables | None = None) -> None:
+        """Start several where none waits; without variables, with those that most spares have."""
+        variables = self._variables if variables is None else variables
         self._end_gone()
-        if not self._waiting:
-            self._fill()
+        if self._waiting.get(variables) or variables in self._unable:
+            return
+        if variables == self._variables:
+            self._fill(variables, self._count)
+        elif (count := int(OTHER_SHARE * self._count)) >= LEAST_SPARES:
+            self._end_others()
+            self._fill(variables, count)
 
     def close(self) -> None:
-        for child in self._waiting:
-            _end(child)
+        for waiting in self._waiting.values():
+            _end_all(waiting)
         self._waiting.clear()
 
     @property
@@ -81,8 +101,8 @@ class Spares:
         """How many can wait at once."""
         return self._count
 
-    def _fill(self) -> None:
-        """Start as many as there is room for, and wait until each of them waits."""
+    def _fill(self, variables: Variables, count: int) -> None:
+        """Start some, and wait until each of them waits."""
         framework = FRAMEWORKS[self._plan.framework]
         modules = list(framework.first_step_modules)
         if self._plan.device.kind is not DeviceKind.CPU:
@@ -91,22 +111,28 @@ class Spares:
         command = ["metalmark.runner.spare", framework.name, self._plan.workload, *modules]
         starting: list[Child] = []
         try:
-            for _ in range(self._count):
+            for _ in range(count):
                 self._started += 1
                 output = self._folder / f"spare-{self._started}.txt"
                 start = start_alone(command)
-                starting.append(Child(start, variables=self._variables, output=output, stdin=subprocess.PIPE))
-            self._waiting += _ready_in_time(starting)
+                starting.append(Child(start, variables=dict(variables), output=output, stdin=subprocess.PIPE))
+            self._waiting[variables] = _ready_in_time(starting)
         finally:  # after Ctrl-C, all of them
-            _end_all([child for child in starting if child not in self._waiting])
-        if not self._waiting:
-            self._count = 0  # whatever keeps them from starting, the worker itself says it better
+            _end_all([child for child in starting if child not in self._waiting.get(variables, ())])
+        if not self._waiting[variables]:
+            self._unable.add(variables)
 
     def _end_gone(self) -> None:
-        # Asked by its pipe, which has nothing to read but its end: polling would collect its status.
-        gone = _readable(self._waiting, 0.0)
-        self._waiting = [child for child in self._waiting if child not in gone]
-        _end_all(gone)
+        for variables, waiting in self._waiting.items():
+            # Asked by its pipe, which has nothing to read but its end: polling would collect its status.
+            gone = _readable(waiting, 0.0)
+            self._waiting[variables] = [child for child in waiting if child not in gone]
+            _end_all(gone)
+
+    def _end_others(self) -> None:
+        """End those with other variables than most have: the search has gone on to something else."""
+        for variables in self._waiting.keys() - {self._variables}:
+            _end_all(self._waiting.pop(variables))
 
 
 def begin(child: Child, job: SpareJob) -> None:
