@@ -26,7 +26,8 @@ WORTH = 0.01
 STRONG = 0.2
 """What is expected of an option, as a logarithm, from which on it gets a second chance."""
 HOPE = 0.006
-"""The search ends where no combination is expected to improve on the best by more."""
+"""The search ends where no combination is expected to improve on the best by more; one that takes twice as long to try
+must be expected to improve on it by twice as much."""
 MOST_CHANGED_AXES = 2
 """A combination differs from the best so far in no more axes, so that there are few to weigh."""
 
@@ -177,7 +178,7 @@ class Search:
                         yield made
 
     def _most_promising(self) -> Candidate | None:
-        """Return the combination with the largest expected improvement on the best."""
+        """Return the combination with the largest expected improvement on the best, for what it costs to try."""
         known = [candidate for candidate, value in self.values.items() if value is not None]
         open_to_us = [
             each
@@ -190,8 +191,8 @@ class Search:
         gains = np.array([math.log(baseline / max(self.values[each] or baseline, 1e-300)) for each in known])
         means, deviations = predicted(self._options, known, gains, open_to_us)
         hopes = [
-            expected_improvement(mean, deviation, float(gains.max()))
-            for mean, deviation in zip(means, deviations, strict=True)
+            expected_improvement(mean, deviation, float(gains.max())) / self.cost(candidate)
+            for candidate, mean, deviation in zip(open_to_us, means, deviations, strict=True)
         ]
         place = int(np.argmax(hopes))
         return open_to_us[place] if hopes[place] > HOPE else None
