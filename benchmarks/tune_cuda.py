@@ -13,6 +13,8 @@ figure that is compared with a bound contains one.
 """
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ import numpy as np
 import metalmark as mm
 from metalmark.app.gate import what_is_checked
 from metalmark.app.tune_gate import LEAST_BATCH
+from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.feeds.leaves import leaves_of
 from metalmark.machine.durable import write_whole
 from metalmark.model.codec import decode_export, encode_export
@@ -73,14 +76,14 @@ def main() -> int:
     parser.add_argument("--warm", action="store_true", help="compile the steps of all cases at once beforehand")
     parser.add_argument("--store", type=Path, help="file in which the trials are kept (default: they are not)")
     parser.add_argument("--compile-check", choices=CASES, help="only compile what the parity check of a case does")
-    parser.add_argument("--mode", default="", help="the compiler's mode, with --compile-check")
+    parser.add_argument("--settings", default="{}", help="more settings as JSON, with --compile-check")
     parser.add_argument("--device", default="cuda", help="another one than cuda tries only whether this command runs")
     given = parser.parse_args()
     unknown = [name for name in given.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]}: {', '.join(CASES)}")
     if given.compile_check:
-        compile_check(plan_of(given.compile_check, given.device, given.mode), given.compile_check)
+        compile_check(plan_of(given.compile_check, given.device, **json.loads(given.settings)), given.compile_check)
         return 0
     begun_s = time.monotonic()
     runs: list[Run] = []
@@ -161,28 +164,41 @@ def case_of(run: TuningRun) -> str:
 def warm(cases: Sequence[str], device: str) -> None:
     """Compile what the cases will, each in a process of its own, all at the same time. Code for inference is in no
     cache, and what fills most of the memory by itself would leave too little for the others."""
-    likely = [(name, plan_of(name, device, mode)) for name in cases for mode in modes_of(name, device)]
-    likely = [(name, plan) for name, plan in likely if plan.mode is Mode.TRAINING and not name.endswith(ANY_BATCH)]
+    likely = [
+        (name, more, plan_of(name, device, **more))
+        for name in cases
+        if not name.endswith(ANY_BATCH)
+        for more in likely_settings(name, device)
+    ]
+    likely = [each for each in likely if each[-1].mode is Mode.TRAINING]
+    # Cases of the same network are checked alike.
+    checks = {msgspec.json.encode(checked_plan(plan, name)): (name, more) for name, more, plan in likely}
+    command = [sys.executable, __file__, "--device", device]
     with ThreadPoolExecutor(max(1, len(likely) * 2)) as pool:
-        compiled = {plan.label: pool.submit(run_cell, plan, hz=None) for name, plan in likely if name != "bert-256x512"}
-        command = [sys.executable, __file__, "--device", device]
-        checked = {
-            plan.label: pool.submit(
-                subprocess.run, [*command, "--compile-check", name, "--mode", plan.settings.compile_mode], check=False
+        compiled = [
+            (plan.label, pool.submit(run_cell, plan, hz=None)) for name, _, plan in likely if name != "bert-256x512"
+        ]
+        checked = [
+            pool.submit(
+                subprocess.run, [*command, "--compile-check", name, "--settings", json.dumps(more)], check=False
             )
-            for name, plan in likely
-        }
-        for label, cell in compiled.items():
+            for name, more in checks.values()
+        ]  # fmt: skip
+        for label, cell in compiled:
             if not isinstance(outcome := cell.result().outcome, Completed):
                 print(f"# not compiled beforehand: {label}: {outcome.message}", flush=True)
-        for label, check in checked.items():
+        for check in checked:
             if check.result().returncode:
-                print(f"# not compiled beforehand: the check of {label}", flush=True)
+                print(f"# not compiled beforehand: {' '.join(check.result().args[-3:])}", flush=True)
 
 
-def modes_of(name: str, device: str) -> tuple[str, ...]:
-    """Return the modes of the compiler that a search is likely to try for a case."""
-    return ("", "combo-kernels") if has_images(name) and device == "cuda" else ("",)
+def likely_settings(name: str, device: str) -> tuple[dict[str, str], ...]:
+    """Return what a search is likely to try for a case beside the settings that are mostly best."""
+    if device != "cuda":
+        return ({},)
+    if has_images(name):
+        return ({}, {"compile_mode": "combo-kernels"})
+    return ({}, {"environment": "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0"})
 
 
 def has_images(name: str) -> bool:
@@ -191,9 +207,10 @@ def has_images(name: str) -> bool:
 
 def compile_check(plan: Plan, name: str) -> None:
     """Take the steps of a case's parity check, so that their code is in PyTorch's cache."""
+    os.environ.update(FRAMEWORKS["torch"].environment(plan.settings))  # before PyTorch is imported
     from metalmark.parity.torch import SIDE
 
-    plan = what_is_checked(with_batch(plan, SMALL.get(name, LEAST_BATCH)))
+    plan = checked_plan(plan, name)
     workload = load(plan.workload)
     with SIDE.open(plan, workload) as subject:
         batch = workload.batch(plan.params, np.random.default_rng(plan.seed))
@@ -203,22 +220,25 @@ def compile_check(plan: Plan, name: str) -> None:
         subject.settle()
 
 
-def with_batch(plan: Plan, size: int) -> Plan:
-    return msgspec.structs.replace(plan, params={**plan.params, "batch_size": size})
+def checked_plan(plan: Plan, name: str) -> Plan:
+    """Return what the gate of a case will check."""
+    size = SMALL.get(name, LEAST_BATCH)
+    return what_is_checked(msgspec.structs.replace(plan, params={**plan.params, "batch_size": size}))
 
 
-def plan_of(name: str, device: str, compile_mode: str = "") -> Plan:
-    """Return the step of a case with the settings that are mostly best."""
+def plan_of(name: str, device: str, **more: str) -> Plan:
+    """Return the step of a case with the settings that are mostly best, and more."""
     workload, options, _, _ = CASES[name]
     params = {param.name: param.default for param in load(workload).params}
     params |= {key: value for key, value in options.items() if key != "mode"}
+    settings = Settings(
+        dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=options.get("mode") != "inference",
+        channels_last=has_images(name),
+    )  # fmt: skip
     return Plan(
         workload=workload, params=params, mode=Mode(options.get("mode", Mode.TRAINING)), framework="torch",
         device=Device(kind=DeviceKind(device)), budget=Budget(steps=1, min_blocks=1), proof=Proving.OFF,
-        settings=Settings(
-            dtype=Dtype.BFLOAT16, compile=True, graph=device == "cuda", fused=options.get("mode") != "inference",
-            compile_mode=compile_mode, channels_last=has_images(name),
-        ),
+        settings=msgspec.structs.replace(settings, **more),
     )  # fmt: skip
 
 
