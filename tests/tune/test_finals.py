@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from metalmark.app.tune_finals import Finals
+from metalmark.app.tune_finals import FinalistMeasure, Finals
 from metalmark.app.tune_gate import GateVerdict
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import PlanChange
 from metalmark.model.tuning import RungStatus, TuningRequest
+from metalmark.stats.difference import Verdict
 from metalmark.tune.ladder import combined, key_of
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 
@@ -25,19 +27,20 @@ class Bench:
 
     usual_s = 1.0
 
-    def __init__(self, *known: PlanChange) -> None:
+    def __init__(self, *known: PlanChange, elapsed_s: float = 100.0) -> None:
         self.known = {key_of(change) for change in known}
         self.tried: list[Any] = []
+        self._elapsed_s = elapsed_s
 
     def is_slow(self) -> bool:
         return False
 
     def elapsed_s(self) -> float:
-        return 100.0
+        return self._elapsed_s
 
     def has_time(self, until: float) -> bool:
         assert until == 1.0
-        return False
+        return self._elapsed_s < 60.0
 
     def is_known(self, change: PlanChange, *, final: bool = False, repeats: int = 1) -> bool:
         assert repeats
@@ -58,8 +61,8 @@ def searched() -> Search:
     return search
 
 
-def finals(bench: Bench) -> Finals:
-    request = TuningRequest(time_s=60.0, repeats=2, seconds=1.0)
+def finals(bench: Bench, measure: FinalistMeasure = measure) -> Finals:
+    request = TuningRequest(time_s=60.0, repeats=2, seconds=1.0, gate=False)
     return Finals(
         request, bench, measure=measure, check=lambda _: GateVerdict(), store=None, say=lambda _: None,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -95,3 +98,41 @@ def test_what_is_slower_than_the_baseline_is_no_finalist(
     more: PlanChange, refused: set[str], left: list[Candidate]
 ) -> None:
     assert finals(Bench())._finalists(searched(), more, refused) == left
+
+
+def test_a_part_of_the_fastest_that_is_nearly_as_fast_is_measured_first() -> None:
+    """Where there is time for one only, it is the answer."""
+    search = searched()
+    both = LAYOUT | HALF
+    search.tell(both, 0.497)
+    assert finals(Bench())._finalists(search, PlanChange(), set()) == [LAYOUT, both]
+    search.tell(both, 0.49)
+    assert finals(Bench())._finalists(search, PlanChange(), set()) == [both, LAYOUT]
+    search.tell(both, 0.4)
+    assert finals(Bench())._finalists(search, PlanChange(), set()) == [both]
+
+
+@pytest.mark.parametrize(("with_both", "answer"), [(0.497, LAYOUT), (0.48, LAYOUT | HALF)])
+def test_what_gains_less_than_a_hundredth_in_the_finals_is_left_out_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, with_both: float, answer: Candidate
+) -> None:
+    """Runs are their own figures here."""
+    monkeypatch.setattr("metalmark.app.tune_finals.value_of", lambda runs, _: runs[0])
+    monkeypatch.setattr("metalmark.app.tune_finals.excess_of", lambda _runs, _request: 1.0)
+    faster = SimpleNamespace(verdict=Verdict.FASTER)
+    monkeypatch.setattr("metalmark.app.tune_finals.compared", lambda _baseline, _runs, _request: faster)
+    search = searched()
+    both = LAYOUT | HALF
+    search.tell(both, 0.49)
+
+    def measured(changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -> list[list[Any]]:
+        assert (repeats, with_short) == (2, False)
+        return [[{0: 1.0, 1: 0.5, 2: with_both}[len(change.settings)]] for change in changes]
+
+    last = finals(Bench(elapsed_s=0.0), measured)
+    assert last.decide(search, PlanChange()) == (answer, PlanChange())
+    reasons = {key: rung.reason for key, rung in last.marked.items() if rung.status is RungStatus.NO_GAIN}
+    if answer == both:
+        assert not reasons
+    else:
+        assert reasons == {key_of(search.change(both)): "Measured in turn with layout, it gains less than 1%."}

@@ -13,7 +13,7 @@ from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.model.plan import Dtype, PlanChange, Settings
 from metalmark.model.run import Gpu, Machine
 from metalmark.tune.batches import BatchClimb, expected_bytes, memory_limit
-from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption, expected_improvement
+from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption, expected_improvement, simplest
 
 
 def option(
@@ -166,6 +166,15 @@ def test_what_is_left_out_is_not_proposed_again() -> None:
     assert (search.cost(proposed), search.cost(BASELINE), search.costliest(proposed)) == (4.0, 1.0, "costly")
     search.leave_out("costly")
     assert search.propose() is None
+
+
+def test_what_gains_next_to_nothing_is_no_part_of_the_answer() -> None:
+    half, both = frozenset({"half"}), frozenset({"half", "layout"})
+    assert simplest({both: 1.0, half: 1.005, BASELINE: 2.0}) == half
+    assert simplest({both: 1.0, half: 1.02, BASELINE: 2.0}) == both
+    assert simplest({both: 1.0, half: 1.005, BASELINE: 1.009}) == BASELINE
+    assert simplest({both: 1.0, frozenset({"other"}): 1.001}) == both, "only a part of the fastest is simpler"
+    assert simplest({both: 1.005, half: 1.0}) == half
 
 
 def test_an_improvement_that_is_sure_is_the_difference() -> None:

@@ -15,7 +15,7 @@ from metalmark.model.tuning import Rung, RungStatus, TuningRequest
 from metalmark.stats.difference import Verdict
 from metalmark.tune.figures import compared, excess_of, value_of
 from metalmark.tune.ladder import change_words, combined, key_of
-from metalmark.tune.search import BASELINE, Candidate, Search
+from metalmark.tune.search import BASELINE, WORTH, Candidate, Search, simplest
 
 FINALS_SHARE, SLOW_FINALS_SHARE = 0.8, 0.6
 """When the finalists must be done, as shares of the time; the second where steps are long. The rest is the gate's."""
@@ -107,8 +107,10 @@ class Finals:
         ]  # fmt: skip
         if not ranked:
             return []
-        first = values[ranked[0]] or 0.0
-        return [each for each in ranked[:2] if (values[each] or first * CLOSE) < first * CLOSE] or ranked[:1]
+        known = {each: values[each] or 0.0 for each in ranked}
+        first = simplest(known)
+        close = [each for each in ranked[:2] if each != first and known[each] < known[ranked[0]] * CLOSE]
+        return [first, *close[:1]]
 
     def _measured_winner(self, search: Search, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
@@ -132,26 +134,37 @@ class Finals:
         self._say(f"Measuring {names} in turn with the baseline, {times}.")
         every = [PlanChange(), *changes]
         baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
-        order = sorted(
-            (value, place) for place, runs in enumerate(measured)
+        values = {
+            each: value for each, runs in zip(finalists, measured, strict=True)
             if (value := value_of(runs, self._request)) is not None
-        )  # fmt: skip
+        }  # fmt: skip
+        if not values:
+            return None
         too_much = excess_of(baseline, self._request) > 1
         if too_much:
             self.notes.append(TOO_MUCH_NOTE)
-        for _, place in order[:1]:
-            if excess_of(measured[place], self._request) > 1:
-                reason = "It needs more memory than --memory-limit allows."
-                self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), reason)
-                continue
-            if too_much:
-                return finalists[place]
-            found = compared(baseline, measured[place], self._request)
-            if found is not None and found.verdict is Verdict.FASTER:
-                return finalists[place]
-            why = found.reason if found is not None and found.reason else "it is no better than the baseline"
-            self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), f"Measured in turn with the baseline, {why}.")
-        return None
+        winner = simplest(values)
+        place = finalists.index(winner)
+        why = self._why_not(baseline, measured[place], too_much=too_much)
+        if why:
+            self._mark(changes[place], RungStatus.NO_GAIN, GateVerdict(), why)
+            return None
+        for each, change in zip(finalists, changes, strict=True):
+            if each > winner and each in values:
+                reason = f"Measured in turn with {change_words(changes[place])}, it gains less than {WORTH * 100:g}%."
+                self._mark(change, RungStatus.NO_GAIN, GateVerdict(), reason)
+        return winner
+
+    def _why_not(self, baseline: Sequence[BenchRun], runs: Sequence[BenchRun], *, too_much: bool) -> str:
+        """Return why the fastest finalist is no answer; empty where it is. `too_much`: the baseline needs more memory
+        than it may, so what needs no more counts even where it is slower."""
+        if excess_of(runs, self._request) > 1:
+            return "It needs more memory than --memory-limit allows."
+        found = compared(baseline, runs, self._request)
+        if too_much or (found is not None and found.verdict is Verdict.FASTER):
+            return ""
+        why = found.reason if found is not None and found.reason else "it is no better than the baseline"
+        return f"Measured in turn with the baseline, {why}."
 
     def _suspect(self, search: Search, candidate: Candidate) -> str:
         """Return the option that is left out after a candidate has failed the gate."""

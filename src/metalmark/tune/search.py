@@ -198,6 +198,14 @@ class Search:
         return open_to_us[place] if hopes[place] > HOPE else None
 
 
+def simplest(values: Mapping[Candidate, float]) -> Candidate:
+    """Return the fastest, or the smallest part of it that is nearly as fast: what gains less than `WORTH` is no part of
+    an answer."""
+    fastest = min(values, key=lambda each: (values[each], len(each)))
+    parts = [each for each in values if each <= fastest and values[each] * (1 - WORTH) <= values[fastest]]
+    return min(parts, key=len)
+
+
 def predicted(
     options: Mapping[str, TuningOption], known: Sequence[Candidate], gains: np.ndarray, asked: Sequence[Candidate]
 ) -> tuple[list[float], list[float]]:
