@@ -110,10 +110,11 @@ def test_of_long_steps_the_search_counts_and_a_stored_check_is_not_made_again(
     monkeypatch.setattr("metalmark.app.tuner.SLOW_SEARCH_SHARE", 0.2)
     monkeypatch.setattr("metalmark.app.tune_finals.SLOW_FINALS_SHARE", 0.0)
     search = partial(
-        mm.tune, "fake", landscape=LANDSCAPE, keep="batch_size,compile,channels_last", time="4m", store=path, **QUICK
-    )
+        mm.tune, "fake", landscape=LANDSCAPE, keep="batch_size,compile,channels_last,fused", time="4m", store=path,
+        **QUICK,
+    )  # fmt: skip
     found, outcome = tuned(search())
-    assert outcome.best.title == "+ fused"
+    assert outcome.best.title == "+ tf32"  # 1.35 times as fast, which a busy machine does not hide
     assert outcome.best.processes == 2, "one of the search, and one in turn with the baseline"
     assert outcome.best.low is not None
     assert outcome.best.proved
