@@ -1,14 +1,14 @@
 """What the snippet of `metalmark tune` gains in a plain loop, against the gain that was promised.
 
-python benchmarks/tune_snippet.py [--promised GAIN] [--set NAME=VALUE ...] [--workload NAME] [--rounds COUNT]
+python benchmarks/tune_snippet.py [--device cpu|cuda] [--set NAME=VALUE ...] [--workload NAME] [--promised GAIN]
 
-The network is conv256 on PyTorch's CPU, with one thread, and the setting is `dtype=bfloat16` unless told otherwise. A
-plain loop and the loop of the snippet train networks of their own on the same batches. Where no promised gain is given,
-so do two sessions of Metalmark, without the settings and with them, and the gain between those is the promise. A round
-is one block of steps per side, and then another in the opposite order, so that a steady drift of the machine cancels.
-The clock is the processor time of the training's thread: what other programs take from the machine is no part of it. A
-gain is the pseudo-median (Hodges and Lehmann) of the rounds' ratios, and the figure is the gain of the snippet over the
-promised one.
+The network is conv256 on PyTorch, on one thread of the CPU, and the setting is `dtype=bfloat16` unless told otherwise.
+A plain loop and the loop of the snippet train networks of their own on the same batches. Where no promised gain is
+given, so do two sessions of Metalmark, without the settings and with them, and the gain between those is the promise.
+A round is one block of steps per side, and then another in the opposite order, so that a steady drift of the machine
+cancels. On the CPU the clock is the processor time of the training's thread, so what other programs take from the
+machine is no part of it; on a GPU it is the wall's, read when the GPU is idle. A gain is the pseudo-median (Hodges and
+Lehmann) of the rounds' ratios, and the figure is the gain of the snippet over the promised one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PARAMS: dict[str, dict[str, Any]] = {
 
 Side = Callable[[int], None]
 """Trains so many steps."""
-clock = time.thread_time
+Clock = Callable[[], float]
 
 
-def main(promised: float | None, settings: dict[str, Any], workload_name: str, rounds: int) -> int:
+def main(promised: float | None, settings: dict[str, Any], workload_name: str, rounds: int, device: str) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # threads that wait for each other turn noise into tens of percent
     import torch
     from overhead import half_width, pseudo_median
@@ -56,11 +56,11 @@ def main(promised: float | None, settings: dict[str, Any], workload_name: str, r
         params=params,
         mode=Mode.TRAINING,
         framework="torch",
-        device=Device(kind=DeviceKind.CPU),
+        device=Device(kind=DeviceKind(device)),
     )
     change = PlanChange(settings=settings)
     made: dict[str, Any] = {}
-    exec(snippet(plan, change, placed_on="cpu"), made)
+    exec(snippet(plan, change, placed_on=device), made)
     with ExitStack() as stack:
         sessions = {
             "promised_plain": stack.enter_context(BACKEND.open(plan, workload)),
@@ -70,10 +70,10 @@ def main(promised: float | None, settings: dict[str, Any], workload_name: str, r
         sides: dict[str, Side] = {}
         for name, make_step in (("plain", make_plain_step), ("snippet", made["make_step"])):
             recipe = workload.recipe("torch", params)
-            sides[name] = looped(make_step(recipe.model.train(), recipe.loss, recipe.optimizer), ring)
+            sides[name] = looped(make_step(recipe.model.train().to(device), recipe.loss, recipe.optimizer), ring)
         if promised is None:
             sides |= {name: stepped(session) for name, session in sessions.items()}
-        times_s = timed(sides, rounds)
+        times_s = timed(sides, rounds, time.thread_time if device == "cpu" else clock_of_gpu)
     ratios = [before / after for before, after in zip(times_s["plain"], times_s["snippet"], strict=True)]
     gain, width = pseudo_median(ratios), half_width([[each] for each in ratios])
     if promised is None:
@@ -120,7 +120,14 @@ def stepped(session: Any) -> Side:
     return run
 
 
-def timed(sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
+def clock_of_gpu() -> float:
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(sides: dict[str, Side], rounds: int, clock: Clock) -> dict[str, list[float]]:
     """Return the seconds per step of each side, one figure per round."""
     for run in sides.values():
         run(WARM_STEPS)
@@ -148,6 +155,7 @@ if __name__ == "__main__":
     parser.add_argument("--set", type=setting, action="append", help="A setting: dtype=bfloat16, compile=on.")
     parser.add_argument("--workload", choices=PARAMS, default="conv256", help="The network.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="Number of rounds.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="The device.")
     given = parser.parse_args()
     chosen = dict(given.set or [("dtype", "bfloat16")])
-    sys.exit(main(given.promised, chosen, given.workload, given.rounds))
+    sys.exit(main(given.promised, chosen, given.workload, given.rounds, given.device))

@@ -19,6 +19,7 @@ from metalmark.runner.ask import NoAnswer
 from metalmark.runner.launch import run_cell
 from metalmark.runner.probing import probe_all
 from metalmark.workloads.catalog import load
+from tests.tune.test_snippet import HALF_TOLERANCE, LOOPS, source
 
 ROOT = Path(__file__).parents[2]
 
@@ -219,6 +220,35 @@ def test_a_captured_step_trains_what_an_eager_one_does() -> None:
         [sys.executable, "-c", SAME], env={**os.environ}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.stdout.strip() == "same", run.stderr[-2000:]
+
+
+def test_the_text_that_tune_prints_trains_and_infers_as_the_plain_loop_does() -> None:
+    """In a process without Metalmark, and with graphs that are really captured."""
+    require("torch")
+    fast: dict[str, Scalar] = {"dtype": "bfloat16", "compile": True, "graph": True, "fused": True}
+    chosen: list[tuple[Mode, dict[str, Scalar]]] = [
+        (Mode.TRAINING, {"dtype": "float32"}),
+        (Mode.TRAINING, {"dtype": "float32", "graph": True}),
+        (Mode.TRAINING, {"dtype": "float16", "graph": True, "fused": True}),
+        (Mode.TRAINING, {"dtype": "bfloat16", "recompute": True}),
+        (Mode.TRAINING, fast),
+        (Mode.TRAINING, {**fast, "channels_last": True, "conv_search": True, "compile_mode": "combo-kernels"}),
+        (Mode.INFERENCE, {"dtype": "float32"}),
+        (Mode.INFERENCE, {"dtype": "float32", "graph": True}),
+        (Mode.INFERENCE, {"dtype": "bfloat16", "compile": True, "graph": True}),
+    ]
+    cases = [
+        {"mode": mode.value, "source": source("torch", each, mode, placed_on="cuda:0"), "device": "cuda"}
+        for mode, each in chosen
+    ]
+    command, given = [sys.executable, str(LOOPS), "torch"], json.dumps(cases)
+    child = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr[-2000:]
+    plain: dict[Mode, list[float]] = {}
+    for (mode, settings), numbers in zip(chosen, json.loads(child.stdout)["numbers"], strict=True):
+        expected = plain.setdefault(mode, numbers)
+        allowed = (HALF_TOLERANCE if settings["dtype"] != "float32" else 1e-3) * max(map(abs, expected))
+        assert numbers == pytest.approx(expected, abs=allowed), settings
 
 
 def test_one_process_under_torchrun_with_nccl() -> None:

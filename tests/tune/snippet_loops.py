@@ -2,9 +2,9 @@
 
 python snippet_loops.py FRAMEWORK < cases.json > losses.json
 
-A case is {"mode": "training", "inference" or "captured", "source": Python}. A captured step is one for CUDA graphs,
-which are simulated here. The answer has one list of numbers per case, the losses of its steps or its outputs, and says
-whether Metalmark was imported.
+A case is {"mode": "training", "inference" or "captured", "source": Python}, for PyTorch with "device" too. A captured
+step is one for CUDA graphs, which are simulated on the CPU. The answer has one list of numbers per case, the losses of
+its steps or its outputs, and says whether Metalmark was imported.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ CLASSES = (np.arange(16) % 4).astype(np.int64)
 IMAGES = np.random.default_rng(0).normal(CLASSES[:, None, None, None] * 0.2, size=(16, 8, 8, 3)).astype(np.float32)
 
 
-def torch_case(mode: str, made: dict[str, Any]) -> list[float]:
+def torch_case(mode: str, made: dict[str, Any], device: str = "cpu") -> list[float]:
     from functools import partial
 
     import torch
     from torch import nn
 
     torch.manual_seed(0)
-    images, targets = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(CLASSES)
+    images = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).contiguous().to(device)
+    targets = torch.from_numpy(CLASSES).to(device)
     blocks = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2)))
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), blocks, nn.Flatten(), nn.Linear(8 * 36, 4))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), blocks, nn.Flatten(), nn.Linear(8 * 36, 4)).to(device)
     if mode == "inference":
         return [float(number) for number in made["make_infer"](model)(images).flatten()]
     make_optimizer = partial(torch.optim.Adam, lr=3e-3)
@@ -111,7 +112,7 @@ def mlx_case(mode: str, made: dict[str, Any]) -> list[float]:
     return [float(step(images, targets)) for _ in range(STEPS)]
 
 
-CASES: dict[str, Callable[[str, dict[str, Any]], list[float]]] = {
+CASES: dict[str, Callable[..., list[float]]] = {
     "torch": torch_case,
     "tensorflow": keras_case,
     "jax": keras_case,
@@ -125,5 +126,6 @@ if __name__ == "__main__":
     for case in json.load(sys.stdin):
         made: dict[str, Any] = {}
         exec(case["source"], made)
-        answers.append(CASES[framework](case["mode"], made))
+        where = [case["device"]] if "device" in case else []
+        answers.append(CASES[framework](case["mode"], made, *where))
     json.dump({"numbers": answers, "metalmark": "metalmark" in sys.modules}, sys.stdout)
