@@ -4,7 +4,8 @@ python benchmarks/mobilenet_cuda.py [OUT.json] [--device cpu]
 
 Changes of the network's own code, which no setting of Metalmark makes, alone and together: the gradient of the weights
 of depthwise convolutions as sums of products, or the whole convolution as a sum of shifted products, which a compiler
-can join with what is before and after it; and one Adam over all weights as one array instead of one array per layer.
+can join with what is before and after it; convolutions of single places as matrix products; and one Adam over all
+weights as one array instead of one array per layer.
 Each is the workload `variants` below with other parameters, so everything else is as in `metalmark bench`. Before
 anything is timed, a change must give the losses and the gradients of the plain network. Prints the step of each, and
 the best gain over float32, eager; exit 1 where it is below 20. OUT.json gets the runs. With --device cpu only the
@@ -31,6 +32,14 @@ FAST = {
     "dtype": "bfloat16", "compile": True, "graph": True, "fused": True, "channels_last": True, "conv_search": True,
 }  # fmt: skip
 MODES = ("default", "combo-kernels")
+PLAIN = {"depthwise": "convolution", "pointwise": "convolution", "update": "each"}
+CHANGES = (
+    {"update": "flat"},
+    {"depthwise": "sums", "update": "flat"},
+    {"pointwise": "products", "update": "flat"},
+    {"depthwise": "sums", "pointwise": "products", "update": "flat"},
+    {"depthwise": "shifts", "update": "flat"},
+)
 RATE = 5e-4
 TOLERANCE = 1e-6
 """How far losses and gradients of a change may be from the plain network's in float64, as a share of the largest."""
@@ -43,6 +52,8 @@ def on_torch(params: dict[str, Any]) -> Recipe:
 
     recipe = load("mobilenet-cifar10").recipe("torch", params)
     replace_depthwise(recipe.model, DEPTHWISE[params["depthwise"]]())
+    if params["pointwise"] == "products":
+        replace_pointwise(recipe.model)
     optimizer = partial(torch.optim.Adam, lr=RATE)
     if params["update"] == "flat":
         optimizer = partial(flat_adam, lr=RATE)
@@ -56,6 +67,7 @@ variants = mm.Workload(
     params=(
         *_published.params,
         Param("depthwise", "convolution", choices=("convolution", "sums", "shifts")),
+        Param("pointwise", "convolution", choices=("convolution", "products")),
         Param("update", "each", choices=("each", "flat")),
     ),
     build={"torch": on_torch},
@@ -71,6 +83,20 @@ def replace_depthwise(model: Any, forward: Forward) -> None:
 
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and module.groups == module.in_channels == module.out_channels > 1:
+            module.forward = partial(forward, module)
+
+
+def replace_pointwise(model: Any) -> None:
+    """Let each convolution of single places be a matrix product of places and channels. It has no bias here."""
+    from torch import nn
+    from torch.nn import functional
+
+    def forward(module: Any, features: Any) -> Any:
+        return functional.linear(features.permute(0, 2, 3, 1), module.weight.flatten(1)).permute(0, 3, 1, 2)
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1:
+            assert module.stride == (1, 1)
             module.forward = partial(forward, module)
 
 
@@ -188,7 +214,7 @@ def difference(change: dict[str, str], device: str) -> float:
 
     In float64, where no rounding looks like a difference.
     """
-    plain, changed = (trained(asked, device) for asked in ({"depthwise": "convolution", "update": "each"}, change))
+    plain, changed = (trained({**PLAIN, **asked}, device) for asked in ({}, change))
     least = NOTHING * max(float(numbers.abs().max()) for numbers in plain)
     return max(
         float((one - other).abs().max()) / max(float(one.abs().max()), least)
@@ -225,7 +251,7 @@ def trained(change: dict[str, str], device: str) -> list[Any]:
     return numbers
 
 
-def warm(changes: list[dict[str, str]], device: str) -> None:
+def warm(changes: Iterable[dict[str, str]], device: str) -> None:
     """Compile every step that is timed, all at once, so that each finds its code in PyTorch's cache."""
     flags = [f"--{name.replace('_', '-')}" if value is True else f"--{name}={value}" for name, value in FAST.items()]
     with tempfile.TemporaryDirectory() as folder:
@@ -251,11 +277,9 @@ def main() -> int:
     parser.add_argument("out", nargs="?", type=Path, help="file for the runs")
     parser.add_argument("--device", default="cuda", help="cpu makes the checks only")
     given = parser.parse_args()
-    tried = (("convolution", "each"), ("convolution", "flat"), ("sums", "each"), ("sums", "flat"), ("shifts", "flat"))
-    changes = [{"depthwise": depthwise, "update": update} for depthwise, update in tried]
-    for change in changes[1:]:
+    for change in CHANGES:
         off = difference(change, given.device)
-        print(f"difference_{change['depthwise']}_{change['update']}: {off:.2g}", flush=True)
+        print(f"difference_{'_'.join(change.values())}: {off:.2g}", flush=True)
         if off > TOLERANCE:
             return 1
     if given.device == "cpu":
@@ -265,6 +289,7 @@ def main() -> int:
     from metalmark.model.measurement import BenchRun, Completed
     from metalmark.results.cells import cells_of
 
+    changes = ({}, *CHANGES)
     warm(changes, given.device)
     runs: list[BenchRun] = []
 
@@ -287,7 +312,7 @@ def main() -> int:
         for mode in MODES:
             took = step_ms(change, **FAST, compile_mode=mode)
             best = min(best, took)
-            print(f"{change['depthwise']}_{change['update']}_{mode}_ms: {took:.3f}", flush=True)
+            print(f"{'_'.join(change.values()) or 'plain'}_{mode}_ms: {took:.3f}", flush=True)
     eager.append(step_ms({}))
     if given.out is not None:
         given.out.write_bytes(encode_export(runs))

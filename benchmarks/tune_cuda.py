@@ -128,8 +128,10 @@ def has_reached(name: str, run: TuningRun) -> bool:
 
 
 def kept(name: str, asked: str) -> str:
-    """Return what stays as it is in a case."""
-    return ",".join(axis for axis in asked.split(",") if axis != "batch_size" or not name.endswith(ANY_BATCH))
+    """Return what stays as it is in a case: what is asked, and what its network has nothing for."""
+    without = ("attention_kernel", "environment") if has_images(name) else ("channels_last", "conv_search")
+    axes = dict.fromkeys((*asked.split(","), *without))
+    return ",".join(axis for axis in axes if axis != "batch_size" or not name.endswith(ANY_BATCH))
 
 
 def report(name: str, run: TuningRun, *, seconds: float) -> None:
@@ -198,7 +200,9 @@ def likely_settings(name: str, device: str) -> tuple[dict[str, str], ...]:
         return ({},)
     if has_images(name):
         return ({}, {"compile_mode": "combo-kernels"})
-    return ({}, {"environment": "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0"})
+    separate = {"environment": "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0"}
+    cudnn = {"attention_kernel": "cudnn"}
+    return ({}, separate, cudnn, {**separate, **cudnn})
 
 
 def has_images(name: str) -> bool:
