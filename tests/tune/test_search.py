@@ -168,6 +168,16 @@ def test_what_is_left_out_is_not_proposed_again() -> None:
     assert search.propose() is None
 
 
+def test_what_makes_compiled_code_useless_costs_as_much_as_compiling() -> None:
+    compiler, layout = replace(option("compile"), cost=2.0), replace(option("layout"), recompiles=True)
+    search = Search([compiler, layout, option("graph")])
+    search.tell(BASELINE, 1.0)
+    search.tell(frozenset({"compile"}), 0.5)
+    for name, cost in (("layout", 2.0), ("graph", 1.0)):
+        assert search.cost(search.added(frozenset({"compile", name}))) == cost
+    assert search.cost(search.added(frozenset({"layout"}))) == 1.0, "nothing is compiled there"
+
+
 def test_what_gains_next_to_nothing_is_no_part_of_the_answer() -> None:
     half, both = frozenset({"half"}), frozenset({"half", "layout"})
     assert simplest({both: 1.0, half: 1.005, BASELINE: 2.0}) == half

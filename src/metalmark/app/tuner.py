@@ -180,11 +180,10 @@ class Tuner:
             until = SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE
             if len(self._search.values) == 1:
                 until = FIRST_SHARE
-            # What the best has already costs little: its code is in the compiler's cache.
-            added = candidate - self._search.best
-            cost = self._search.cost(added)
+            cost = self._search.cost(self._search.added(candidate))
             if cost > 1 and not self._bench.has_time(until, cost=cost) and not self._bench.is_known(change):
-                costly = self._search.costliest(added)
+                # What the best has is not left out, though it may be what makes the rest costly to try.
+                costly = self._search.costliest(candidate - self._search.best or candidate)
                 self._search.leave_out(costly)
                 self._left_out += (f"{costly}: it takes long to compile, and there is too little time for it (--time)",)
                 continue

@@ -50,6 +50,8 @@ class TuningOption(Struct, frozen=True, kw_only=True):
     """The options without which this one has no meaning, such as a mode of the compiler, or seldom helps."""
     cost: float = 1.0
     """How many times as long a trial takes with it as without it."""
+    recompiles: bool = False
+    """Whether what a compiler has made without it is of no use with it."""
 
 
 class Search:
@@ -108,7 +110,13 @@ class Search:
 
     def cost(self, candidate: Candidate) -> float:
         """Return how many times as long a trial of it takes as others do."""
-        return max((self._options[name].cost for name in candidate), default=1.0)
+        return self._options[self.costliest(candidate)].cost if candidate else 1.0
+
+    def added(self, candidate: Candidate) -> Candidate:
+        """Return what a trial of it has to compile or to try anew: what the best has already is in a compiler's cache,
+        unless something that is added makes that useless."""
+        more = candidate - self.best
+        return candidate if any(self._options[name].recompiles for name in more) else more
 
     def leave_out(self, name: str) -> None:
         """Propose nothing with this option any more."""

@@ -37,6 +37,7 @@ class OptionEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     instead_of: str = ""
     goals: tuple[TuningGoal, ...] = SPEED
     cost: float = 1.0
+    recompiles: bool = False
 
 
 class Space(Struct, frozen=True, kw_only=True):
@@ -92,7 +93,7 @@ def space_of(
         options.append(
             TuningOption(
                 name=entry.name, axis=entry.axis, change=change, needs=_not_had(entry.needs, plan), cost=entry.cost,
-                expected=expected * (1.0 if entry.loader else busy_share),
+                recompiles=entry.recompiles, expected=expected * (1.0 if entry.loader else busy_share),
             )
         )  # fmt: skip
     if goal is not TuningGoal.MEMORY:
