@@ -23,7 +23,16 @@ ROOMS = (
 """From the ground up: a room imports only from those before it, so there is no cycle between rooms."""
 FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mlx", "transformers", "lightning", "pytorch_lightning"}
 HOMES = {
-    "torch": {"torch", "torch_devices", "torch_recipe", "torch_settings", "torch_world", "on_torch"},
+    "torch": {
+        "torch",
+        "torch_capture",
+        "torch_compiler",
+        "torch_devices",
+        "torch_recipe",
+        "torch_settings",
+        "torch_world",
+        "on_torch",
+    },
     "transformers": {"on_torch", "transformers_callback"},
     "lightning": {"lightning_callback"},
     "pytorch_lightning": {"lightning_callback"},

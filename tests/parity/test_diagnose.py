@@ -430,7 +430,7 @@ def test_inputs_that_are_not_contiguous_are_not_on_the_device_either(monkeypatch
     torch = pytest.importorskip("torch")
     import numpy as np
 
-    from metalmark.backends.torch_settings import compile_options
+    from metalmark.backends.torch_compiler import compile_options
     from metalmark.parity.torch import _as_given
     from metalmark.parity.variations import is_spread_out, spread_out
 

@@ -11,14 +11,20 @@ from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.backends.environment import notes_without_compiler
 from metalmark.backends.outputs import call, given_loss, require_number, scores, total
 from metalmark.backends.session import fingerprint_of, make_feeder, require_images, resident_batches, threads_of
+from metalmark.backends.torch_capture import captured
+from metalmark.backends.torch_compiler import (
+    captures_graphs,
+    compile_options,
+    compiled_work,
+    end_helpers,
+    frozen_work,
+)
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.backends.torch_settings import (
     BatchParts,
     attention,
     attention_errors,
-    captures_graphs,
-    compile_options,
     recompute_blocks,
     refuse_combinations,
     require_attention,
@@ -27,22 +33,15 @@ from metalmark.backends.torch_settings import (
 from metalmark.backends.torch_world import device_of_rank, notes_on, parallel
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.on_torch import as_tensor, torch_loader
-from metalmark.machine.processes import end_tree
 from metalmark.model.nest import flatten
 from metalmark.model.plan import Dtype, Mode, Plan, Settings, World
 from metalmark.model.run import DeviceMemory
 from metalmark.model.workload import Recipe, Workload
 
 Tensors = tuple[torch.Tensor, ...]
-Work = Callable[..., Any]
 Step = Callable[[Tensors], Any]
 """Takes the leaves of a batch. In training it returns the loss, in inference what the model returns."""
-GRAPH_WARMUP_STEPS = 3
 CAST_BY_AUTOCAST = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
-MAKE_IT_CAPTURABLE = (
-    "Make its optimisers with capturable=True, and let nothing in it wait for the GPU, as .item() and LBFGS do; or "
-    "leave --graph out."
-)
 OWN_ATTENTION = "The kernel for attention is in force in your own step; whether it computes any is not checked."
 AUTOCAST = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16}
 
@@ -113,7 +112,7 @@ class TorchSession:
 
     def settle(self) -> None:
         if self._compiles:
-            _end_helpers()
+            end_helpers()
 
     def synchronize(self) -> None:
         self._kind.synchronize(self._device)
@@ -145,7 +144,7 @@ class TorchSession:
                 with autocast():
                     return scores(call(model, inputs))
 
-            forward = _frozen(infer, settings) if settings.compile else infer
+            forward = frozen_work(infer, settings) if settings.compile else infer
             guard: Callable[..., Any] = torch.inference_mode if not settings.compile else torch.no_grad
             work = guard()(lambda leaves: forward(rebuild(leaves)["inputs"]))
             return self._captured(work) if settings.graph else work
@@ -336,6 +335,9 @@ class TorchSession:
 
         return advance
 
+    def _captured(self, work: Step, *, is_own: bool = False) -> Step:
+        return captured(work, model=self._model, optimizers=self._optimizers, device=self._device, is_own=is_own)
+
     def _autocast(self, settings: Settings) -> Callable[[], AbstractContextManager[Any]]:
         dtype = AUTOCAST.get(settings.dtype)
         if dtype is None:
@@ -347,57 +349,6 @@ class TorchSession:
     def _weighted(self, backward: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         """Return a backward pass that counts this process's part of a batch by its samples."""
         return lambda value: backward(value * self._weight)
-
-    def _captured(self, work: Step, *, is_own: bool = False) -> Step:
-        """The whole step as one CUDA graph. It is captured at the first call, so that the first step's time and the
-        peak of memory have the capture in them. `is_own`: it is the user's, and may hold what can't be captured."""
-        replay: Step | None = None
-
-        def step(leaves: Tensors) -> Any:
-            nonlocal replay
-            if replay is None:
-                try:
-                    replay = self._capture(work, leaves)
-                except RuntimeError as error:
-                    if not is_own:
-                        raise
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    raise UnsupportedError(
-                        f"--graph: your own step can't be captured: {reason}", hint=MAKE_IT_CAPTURABLE
-                    ) from error
-            return replay(leaves)
-
-        return step
-
-    def _capture(self, work: Step, leaves: Tensors) -> Step:
-        """Return a step that copies each batch, of the same shapes, into the graph's own buffers and replays it."""
-        held = tuple(tensor.clone() for tensor in leaves)
-        before = {name: value.clone() for name, value in self._model.state_dict().items()}
-        rates = _rates(self._optimizers)
-        first_rates = [rate.clone() for rate in rates]
-        side = torch.cuda.Stream(self._device)
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side):
-            for _ in range(GRAPH_WARMUP_STEPS):
-                work(held)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = work(held)
-        # The warm-up trained a little; begin where every other session begins, so that the proof starts there.
-        self._model.load_state_dict(before)
-        for optimizer in self._optimizers:
-            forget_steps(optimizer)
-        for rate, first in zip(rates, first_rates, strict=True):
-            rate.copy_(first)
-
-        def replay(leaves: Tensors) -> Any:
-            for mine, given in zip(held, leaves, strict=True):
-                mine.copy_(given, non_blocking=True)
-            graph.replay()
-            return output
-
-        return replay
 
 
 class TorchBackend:
@@ -480,20 +431,6 @@ def _cast_once(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
             module.to(dtype)
 
 
-def _rates(optimizers: list[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """Return the learning rates that live on the device, as a schedule inside a graph needs them."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return [group["lr"] for group in groups if isinstance(group["lr"], torch.Tensor)]
-
-
-def forget_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Reset its state, in place since the graph uses these tensors: in PyTorch all but one begin at 0."""
-    for state in optimizer.state.values():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor):
-                value.fill_(1.0 if name == "mu_product" else 0.0)
-
-
 def _require_scaler(device_type: str, settings: Settings) -> None:
     """Refuse where PyTorch can't scale a float16 loss: on Metal before 2.8 its first step failed on float64."""
     if device_type != "mps":
@@ -510,34 +447,6 @@ def _require_scaler(device_type: str, settings: Settings) -> None:
             "scale of the loss (pytorch#186360), so the update would be wrong.",
             hint="Leave --fused out, or use --dtype bfloat16.",
         )
-
-
-def compiled_work(work: Work, settings: Settings) -> Work:
-    """Compile for these shapes only, since a session's never change and code for any shape would be slower."""
-    made: Work = torch.compile(work, dynamic=False, options=compile_options(settings))
-    return made
-
-
-def _frozen(work: Work, settings: Settings) -> Work:
-    """Compile for weights that never change: products of the same input become one, with their weights joined."""
-    import torch._inductor.config as inductor
-
-    inductor.freezing = True  # asked whenever something is compiled; as an option of torch.compile it has no effect
-    return compiled_work(work, settings)
-
-
-def _end_helpers() -> None:
-    """End Inductor's helper processes. Where compiled code came from a cache they were seen to go on starting for ten
-    seconds, a core busy and memory growing beside the steps that were timed.
-
-    By a signal: PyTorch's own way waits until they have started, for 8 s on a machine with 16 cores.
-    """
-    from torch._inductor import async_compile
-
-    for pool in getattr(async_compile, "_pool_set", ()):
-        if (process := getattr(pool, "process", None)) is not None:
-            end_tree(process.pid)
-    async_compile.shutdown_compile_workers()
 
 
 BACKEND = TorchBackend()

@@ -1,8 +1,6 @@
-"""What settings ask of PyTorch: the compiler's options, a kernel for attention, a batch in parts, recomputed blocks,
-convolutions."""
+"""What settings ask of PyTorch: a kernel for attention, a batch in parts, recomputed blocks, convolutions."""
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from metalmark.backends.torch_compiler import captures_graphs
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Mode, Plan, Settings
 from metalmark.model.workload import Recipe
@@ -26,34 +25,9 @@ KERNELS = {
 """PyTorch's names, as text: not every version has all of them."""
 NO_KERNEL = "No available kernel"
 """PyTorch's words for inputs that none of the allowed kernels takes."""
-CUDA_GRAPHS = "triton.cudagraphs"
-OWN_MODES: dict[str, dict[str, Any]] = {"combo-kernels": {"combo_kernels": True}}
-"""Modes that PyTorch has as an option of its compiler only."""
 WITH_STATISTICS = torch.nn.modules.batchnorm._NormBase
 CONVOLUTION = torch.nn.modules.conv._ConvNd
 FEWEST_BLOCKS = 2
-
-
-def compile_options(settings: Settings) -> dict[str, Any]:
-    """Return the options of torch.compile, which takes no mode beside them: those of the mode are among them.
-
-    --channels-last decides the layout: left to itself, Inductor turns convolutions to channels-last, which small images
-    are slower in. PyTorch's own variable for that is heeded where it is set.
-    """
-    asked = os.environ.get("TORCHINDUCTOR_LAYOUT_OPTIMIZATION")
-    options: dict[str, Any] = {"layout_optimization": settings.channels_last if asked is None else asked == "1"}
-    if settings.compile_mode in OWN_MODES:
-        options |= OWN_MODES[settings.compile_mode]
-    elif settings.compile_mode:
-        from torch._inductor import list_mode_options  # importing it takes a second
-
-        options |= list_mode_options(settings.compile_mode)
-    return options
-
-
-def captures_graphs(settings: Settings) -> bool:
-    """Return whether the compiler captures CUDA graphs, in whose memory the results of a call lie until the next."""
-    return settings.compile and bool(compile_options(settings).get(CUDA_GRAPHS))
 
 
 def refuse_combinations(plan: Plan, recipe: Recipe) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from metalmark.backends.outputs import call, scores
-from metalmark.backends.torch import AUTOCAST, compiled_work, forget_steps
+from metalmark.backends.torch import AUTOCAST
+from metalmark.backends.torch_capture import forget_steps
+from metalmark.backends.torch_compiler import compiled_work
 from metalmark.backends.torch_devices import TorchDevice
 from metalmark.errors import UnsupportedError
 from metalmark.feeds.leaves import Arrays

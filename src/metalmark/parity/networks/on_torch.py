@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from metalmark.backends.outputs import call, given_loss, scores
-from metalmark.backends.torch_settings import compile_options
+from metalmark.backends.torch_compiler import compile_options
 from metalmark.model.nest import flatten
 from metalmark.model.parity import Quantity
 from metalmark.parity.networks import LayerPart, NetworkParts, ParameterPart, PartJob, TensorPart

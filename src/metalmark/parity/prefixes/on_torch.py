@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from metalmark.backends.outputs import call, given_loss, scores
-from metalmark.backends.torch import compiled_work
+from metalmark.backends.torch_compiler import compiled_work
 from metalmark.model.parity import Quantity
 from metalmark.model.plan import Settings
 from metalmark.parity.base import Named
