@@ -2,10 +2,10 @@
 
 python benchmarks/mobilenet_cuda.py [OUT.json] [--device cpu]
 
-Changes of the network's own code, which no setting of Metalmark makes, alone and together: the gradient of the weights
-of depthwise convolutions as sums of products, or the whole convolution as a sum of shifted products, which a compiler
-can join with what is before and after it; convolutions of single places as matrix products; and one Adam over all
-weights as one array instead of one array per layer.
+Changes that no setting of Metalmark makes, alone and together: all weights as one array, which is cast and updated at
+once (`flat_weights.py`), and a pass of PyTorch's compiler for small kernels (`small_kernels.py`), which makes
+convolutions of single places matrix products and depthwise convolutions of very small images sums, and computes the
+gradients of weights on streams beside the others.
 Each is the workload `variants` below with other parameters, so everything else is as in `metalmark bench`. Before
 anything is timed, a change must give the losses and the gradients of the plain network. Prints the step of each, and
 the best gain over float32, eager; exit 1 where it is below 20. OUT.json gets the runs. With --device cpu only the
@@ -16,7 +16,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,21 @@ import metalmark as mm
 from metalmark import Param, Recipe
 from metalmark.workloads.catalog import load
 
-Forward = Callable[[Any, Any], Any]
+HERE = Path(__file__).parent
 LEAST_GAIN = 20.0
 SMALL = {"batch_size": 32, "pixels": 32, "train": "all"}
 FAST = {
     "dtype": "bfloat16", "compile": True, "graph": True, "fused": True, "channels_last": True, "conv_search": True,
 }  # fmt: skip
 MODES = ("default", "combo-kernels")
-PLAIN = {"depthwise": "convolution", "pointwise": "convolution", "update": "each"}
-CHANGES = (
-    {"update": "flat"},
-    {"depthwise": "sums", "update": "flat"},
-    {"pointwise": "products", "update": "flat"},
-    {"depthwise": "sums", "pointwise": "products", "update": "flat"},
-    {"depthwise": "shifts", "update": "flat"},
+PLAIN: dict[str, Any] = {"weights_in": "layers", "small_kernels": "off", "most_pixels": 4, "lanes": 2}
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"weights_in": "one-array"},
+    {"small_kernels": "on"},
+    {"weights_in": "one-array", "small_kernels": "on"},
+    {"weights_in": "one-array", "small_kernels": "on", "lanes": 0},
+    {"weights_in": "one-array", "small_kernels": "on", "lanes": 4},
+    {"weights_in": "one-array", "small_kernels": "on", "most_pixels": 16},
 )
 RATE = 5e-4
 TOLERANCE = 1e-6
@@ -50,14 +51,27 @@ NOTHING = 1e-9
 def on_torch(params: dict[str, Any]) -> Recipe:
     import torch
 
+    # The benchmark's own modules are beside this file, which a worker is given by its path.
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    from flat_weights import FlatModel
+
     recipe = load("mobilenet-cifar10").recipe("torch", params)
-    replace_depthwise(recipe.model, DEPTHWISE[params["depthwise"]]())
-    if params["pointwise"] == "products":
-        replace_pointwise(recipe.model)
-    optimizer = partial(torch.optim.Adam, lr=RATE)
-    if params["update"] == "flat":
-        optimizer = partial(flat_adam, lr=RATE)
-    return Recipe(model=recipe.model, loss=recipe.loss, optimizer=optimizer, prepare=recipe.prepare)
+    set_compiler_pass(params)
+    model = FlatModel(recipe.model) if params["weights_in"] == "one-array" else recipe.model
+    return Recipe(model=model, loss=recipe.loss, optimizer=partial(torch.optim.Adam, lr=RATE), prepare=recipe.prepare)
+
+
+def set_compiler_pass(params: dict[str, Any]) -> None:
+    """Let PyTorch's compiler rewrite small kernels in this process, or let it not."""
+    import torch._inductor.config as inductor
+    from small_kernels import small_kernel_options
+
+    options = small_kernel_options(params["most_pixels"], params["lanes"])
+    del options["combo_kernels"]  # that is what MODES say
+    plain = {"post_grad_custom_pre_pass": None, "allow_buffer_reuse": True, "inplace_buffers": True}
+    for name, value in (plain | (options if params["small_kernels"] == "on" else {})).items():
+        setattr(inductor, name, value)
 
 
 _published = load("mobilenet-cifar10")
@@ -66,9 +80,10 @@ variants = mm.Workload(
     title="MobileNetV2 with other code for the same arithmetic",
     params=(
         *_published.params,
-        Param("depthwise", "convolution", choices=("convolution", "sums", "shifts")),
-        Param("pointwise", "convolution", choices=("convolution", "products")),
-        Param("update", "each", choices=("each", "flat")),
+        Param("weights_in", "layers", choices=("layers", "one-array")),
+        Param("small_kernels", "off", choices=("off", "on")),
+        Param("most_pixels", 4),
+        Param("lanes", 2),
     ),
     build={"torch": on_torch},
     batch=_published.batch,
@@ -77,157 +92,27 @@ variants = mm.Workload(
 )
 
 
-def replace_depthwise(model: Any, forward: Forward) -> None:
-    """Let each depthwise convolution be computed by `forward(module, features)`. It has no bias here."""
-    from torch import nn
-
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d) and module.groups == module.in_channels == module.out_channels > 1:
-            module.forward = partial(forward, module)
-
-
-def replace_pointwise(model: Any) -> None:
-    """Let each convolution of single places be a matrix product of places and channels. It has no bias here."""
-    from torch import nn
-    from torch.nn import functional
-
-    def forward(module: Any, features: Any) -> Any:
-        return functional.linear(features.permute(0, 2, 3, 1), module.weight.flatten(1)).permute(0, 3, 1, 2)
-
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1:
-            assert module.stride == (1, 1)
-            module.forward = partial(forward, module)
-
-
-def in_dtype(features: Any, weight: Any) -> tuple[Any, Any]:
-    """Return both as autocast would give them to a convolution."""
-    import torch
-
-    device, dtype = features.device.type, features.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    return features.to(dtype), weight.to(dtype)
-
-
-def pieces(module: Any, features: Any) -> Iterator[tuple[int, int, Any]]:
-    """Yield what each tap of the kernel sees of the images: its row, its column and that part."""
-    from torch.nn import functional
-
-    (pad_y, pad_x), (down, right) = module.padding, module.stride
-    padded = functional.pad(features, (pad_x, pad_x, pad_y, pad_y))
-    (high, wide), (height, width) = module.kernel_size, padded.shape[2:]
-    rows, columns = (height - high) // down, (width - wide) // right
-    for y in range(high):
-        for x in range(wide):
-            yield y, x, padded[:, :, y : y + down * rows + 1 : down, x : x + right * columns + 1 : right]
-
-
-def by_shifts(module: Any, features: Any) -> Any:
-    """Compute the convolution as a sum of shifted products, in float32 or better, and its gradients with it."""
-    import torch
-
-    features, weight = in_dtype(features, module.weight)
-    exact = torch.promote_types(features.dtype, torch.float32)
-    total = torch.zeros((), device=features.device, dtype=exact)
-    for y, x, piece in pieces(module, features):
-        total = total + piece.to(exact) * weight[:, 0, y, x].to(exact).view(1, -1, 1, 1)
-    return total.to(features.dtype)
-
-
-def by_sums() -> Forward:
-    """Return a forward pass whose weights get their gradient as sums of products, over images and places."""
-    import torch
-
-    class Depthwise(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, features: Any, weight: Any, module: Any) -> Any:
-            ctx.save_for_backward(features, weight)
-            ctx.module = module
-            return torch.nn.functional.conv2d(
-                features, weight, stride=module.stride, padding=module.padding, groups=module.groups
-            )
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            features, weight = ctx.saved_tensors
-            module = ctx.module
-            exact = torch.promote_types(features.dtype, torch.float32)
-            of_features, _, _ = torch.ops.aten.convolution_backward(
-                gradient, features, weight, None, module.stride, module.padding, module.dilation, False, [0, 0],
-                module.groups, [True, False, False],
-            )  # fmt: skip
-            sums = [(piece.to(exact) * gradient.to(exact)).sum((0, 2, 3)) for _, _, piece in pieces(module, features)]
-            return of_features, torch.stack(sums, dim=1).view(weight.shape).to(weight.dtype), None
-
-    return lambda module, features: Depthwise.apply(*in_dtype(features, module.weight), module)
-
-
-def by_convolution() -> Forward:
-    return lambda module, features: type(module).forward(module, features)
-
-
-DEPTHWISE: dict[str, Callable[[], Forward]] = {
-    "convolution": by_convolution, "sums": by_sums, "shifts": lambda: by_shifts,
-}  # fmt: skip
-
-
-def flat_adam(parameters: Iterable[Any], **options: Any) -> Any:
-    """Make an Adam that has all weights as one array, of which each parameter becomes a part."""
-    import torch
-
-    each = list(parameters)
-    whole = torch.nn.Parameter(torch.empty(sum(p.numel() for p in each), device=each[0].device, dtype=each[0].dtype))
-    begin = 0
-    for parameter in each:
-        # In the order in which they lie in memory, whatever their layout.
-        part = whole.data.as_strided(parameter.size(), parameter.stride(), begin)
-        part.copy_(parameter.data)
-        parameter.data = part
-        begin += parameter.numel()
-
-    class FlatAdam(torch.optim.Adam):
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            super().zero_grad(set_to_none)
-            for parameter in each:
-                parameter.grad = None
-
-        def step(self, closure: Callable[[], float] | None = None) -> Any:
-            whole.grad = torch.cat([in_memory_order(parameter) for parameter in each])
-            return super().step(closure)
-
-    return FlatAdam([whole], **options)
-
-
-def in_memory_order(parameter: Any) -> Any:
-    """Return a gradient as one row, in the order of its parameter."""
-    import torch
-
-    gradient = parameter.grad
-    if gradient.stride() != parameter.stride():
-        gradient = torch.empty_like(parameter).copy_(gradient)
-    return gradient.as_strided((parameter.numel(),), (1,))
-
-
-def difference(change: dict[str, str], device: str) -> float:
+def difference(change: dict[str, Any], device: str) -> float:
     """Return how far three steps with a change are from those without: the largest share of an array's largest number.
 
     In float64, where no rounding looks like a difference.
     """
     plain, changed = (trained({**PLAIN, **asked}, device) for asked in ({}, change))
-    least = NOTHING * max(float(numbers.abs().max()) for numbers in plain)
+    assert plain.keys() == changed.keys()
+    least = NOTHING * max(float(numbers.abs().max()) for numbers in plain.values())
     return max(
-        float((one - other).abs().max()) / max(float(one.abs().max()), least)
-        for one, other in zip(plain, changed, strict=True)
-        if float(one.abs().max()) > least
+        float((changed[name] - numbers).abs().max()) / max(float(numbers.abs().max()), least)
+        for name, numbers in plain.items()
+        if float(numbers.abs().max()) > least
     )
 
 
-def trained(change: dict[str, str], device: str) -> list[Any]:
-    """Return the first gradients and the losses of three steps."""
+def trained(change: dict[str, Any], device: str) -> dict[str, Any]:
+    """Return the first gradients and the losses of three steps. What the compiler changes is compiled."""
     import numpy as np
     import torch
 
+    torch._dynamo.reset()
     params = {param.name: param.default for param in variants.params} | SMALL | change
     torch.manual_seed(0)
     recipe = on_torch(params)
@@ -235,23 +120,43 @@ def trained(change: dict[str, str], device: str) -> list[Any]:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # its numbers would be drawn in another order by other code
-    optimizer = recipe.optimizer(list(model.parameters()))
+    optimizer = recipe.optimizer([each for each in model.parameters() if each.requires_grad])
     batch = recipe.prepare(variants.batch(params, np.random.default_rng(0)))
     images = torch.from_numpy(batch.inputs[0]).to(device=device, dtype=torch.float64)
+    images = images.contiguous(memory_format=torch.channels_last)
     targets = torch.from_numpy(batch.targets).long().to(device)
-    numbers = []
+
+    def loss_of(images: Any, targets: Any) -> Any:
+        return recipe.loss(model(images), targets)
+
+    compute = torch.compile(loss_of, dynamic=False) if params["small_kernels"] == "on" else loss_of
+    numbers: dict[str, Any] = {}
     for step in range(3):
         optimizer.zero_grad()
-        loss = recipe.loss(model(images), targets)
+        loss = compute(images, targets)
         loss.backward()
         if step == 0:
-            numbers += [parameter.grad.cpu().flatten() for parameter in model.parameters()]
+            numbers |= {name: gradient.cpu().flatten() for name, gradient in gradients(model).items()}
         optimizer.step()
-        numbers.append(loss.detach().cpu().view(1))
+        numbers[f"loss {step}"] = loss.detach().cpu().view(1)
     return numbers
 
 
-def warm(changes: Iterable[dict[str, str]], device: str) -> None:
+def gradients(model: Any) -> dict[str, Any]:
+    """Return the gradient of each weight by its name in the network itself."""
+    from flat_weights import FlatModel, shaped
+
+    if isinstance(model, FlatModel):
+        return shaped(model._pieces, model.whole.grad)
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+def title(change: dict[str, Any]) -> str:
+    """Return a change as a part of a figure's name."""
+    return "_".join(f"{name}_{value}" for name, value in change.items()).replace("-", "_") or "plain"
+
+
+def warm(changes: Iterable[dict[str, Any]], device: str) -> None:
     """Compile every step that is timed, all at once, so that each finds its code in PyTorch's cache."""
     flags = [f"--{name.replace('_', '-')}" if value is True else f"--{name}={value}" for name, value in FAST.items()]
     with tempfile.TemporaryDirectory() as folder:
@@ -279,7 +184,7 @@ def main() -> int:
     given = parser.parse_args()
     for change in CHANGES:
         off = difference(change, given.device)
-        print(f"difference_{'_'.join(change.values())}: {off:.2g}", flush=True)
+        print(f"difference_{title(change)}: {off:.2g}", flush=True)
         if off > TOLERANCE:
             return 1
     if given.device == "cpu":
@@ -293,7 +198,7 @@ def main() -> int:
     warm(changes, given.device)
     runs: list[BenchRun] = []
 
-    def step_ms(change: dict[str, str], **settings: Any) -> float:
+    def step_ms(change: dict[str, Any], **settings: Any) -> float:
         with tempfile.TemporaryDirectory() as folder:
             (run,) = mm.bench(
                 f"{__file__}:variants", framework="torch", device=given.device, store=Path(folder, "s.sqlite3"),
@@ -312,7 +217,7 @@ def main() -> int:
         for mode in MODES:
             took = step_ms(change, **FAST, compile_mode=mode)
             best = min(best, took)
-            print(f"{'_'.join(change.values()) or 'plain'}_{mode}_ms: {took:.3f}", flush=True)
+            print(f"{title(change)}_{mode}_ms: {took:.3f}", flush=True)
     eager.append(step_ms({}))
     if given.out is not None:
         given.out.write_bytes(encode_export(runs))
