@@ -82,6 +82,38 @@ def test_the_strongest_is_tried_first_and_on_top_of_what_helped() -> None:
     assert search.change(search.best).settings == {"dtype": "bfloat16", "compile": True, "channels_last": True}
 
 
+def test_what_takes_long_to_try_comes_last_whatever_it_should_gain() -> None:
+    options = [replace(option("compile", expected=0.5), cost=2.0), option("half", expected=0.9), option("fused")]
+    search = Search(options)
+    proposed = []
+    for value in (1.0, 0.9, 0.8, 0.7):
+        candidate = search.propose()
+        assert candidate is not None
+        proposed.append(set(candidate))
+        search.tell(candidate, value)
+    assert proposed == [set(), {"half"}, {"half", "fused"}, {"half", "fused", "compile"}]
+
+
+def test_in_a_short_time_a_search_gets_further_without_compiling_first() -> None:
+    """Compiling takes as long as eight trials, and the time ends after twelve: the mean of 100 landscapes."""
+    costly = [replace(each, cost=2.0) if each.name == "compile" else each for each in OPTIONS]
+    reached: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(1, 101):
+        gains = {candidate: landscape_gain(seed, settings_of(candidate)) for candidate in EVERY}
+        best = max(gain for gain in gains.values() if gain is not None)
+        for is_known, options in ((True, costly), (False, OPTIONS)):
+            search, spent = Search(options), 0
+            while (candidate := search.propose()) is not None:
+                spent += 8 if "compile" in candidate else 1
+                if spent > 12:
+                    break
+                gain = gains[candidate]
+                search.tell(candidate, None if gain is None else 1 / gain)
+            reached[is_known].append((gains[search.best] or 1.0) / best)
+    later, earlier = (sum(reached[is_known]) / 100 for is_known in (True, False))
+    assert later > earlier + 0.05
+
+
 def test_what_contains_a_failure_is_not_tried() -> None:
     search = Search(OPTIONS)
     while (candidate := search.propose()) is not None:

@@ -130,6 +130,34 @@ def test_of_long_steps_the_search_counts_and_a_stored_check_is_not_made_again(
     assert not [run for run in stored(path) if isinstance(run, ParityRun) and run.sweep == other.sweep]
 
 
+def test_what_compiles_for_too_long_is_given_up_and_tried_again_with_more_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The software device compiles for twelve seconds, and the search gives a trial two seconds."""
+    monkeypatch.setattr("metalmark.app.tune_bench.LEAST_TRIAL_S", 2.0)
+    monkeypatch.setattr("metalmark.app.tune_bench.GIVE_UP_SHARE", 0.0)
+    found, outcome = tuned(
+        mm.tune(
+            "fake", landscape=LANDSCAPE, compile_s=12, keep="batch_size,channels_last", time="4m", store=path, **QUICK
+        )
+    )
+    assert outcome.best.title == "+ fused"
+    assert outcome.best.proved
+    given_up = [rung for rung in outcome.others if rung.status is RungStatus.FAILED]
+    assert [rung.change.settings["compile"] for rung in given_up] == [True], "one trial, and no other that compiles"
+    assert "Not done after" in given_up[0].reason
+    assert any("compile" in note and "was given up" in note and "--time" in note for note in outcome.notes)
+
+    # With more time for a trial, what was given up is tried again, and nothing else.
+    monkeypatch.setattr("metalmark.app.tune_bench.LEAST_TRIAL_S", 200.0)
+    begin = len(stored(path))
+    _, again = tuned(mm.tune(resume=found.sweep, time="5m", store=path, progress=False))
+    assert again.trials >= 1
+    tried = [run for run in stored(path)[: len(stored(path)) - begin] if isinstance(run, BenchRun)]
+    assert all(run.plan.settings.compile for run in tried)
+    assert not any(rung.status is RungStatus.FAILED for rung in again.others)
+
+
 def test_where_the_baseline_takes_half_of_the_time_that_is_the_answer(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,10 +115,10 @@ class Finals:
     def _measured_winner(self, search: Search, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
         room_s = finals_share(self._bench) * self._request.time_s - self._bench.elapsed_s()
-        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_s * (1 + len(finalists)):
+        if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_final_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [combined(search.change(each), more) for each in finalists]
-        fit = int(room_s / max(self._bench.usual_s * (1 + len(finalists)), 1e-3))
+        fit = int(room_s / max(self._bench.usual_final_s * (1 + len(finalists)), 1e-3))
         # Of long steps there is time for few: the search has measured each of them once, and they follow once more.
         with_short = self._bench.is_slow() and fit < LEAST_REPEATS
         repeats = 1 if with_short else max(LEAST_REPEATS, min(self._request.repeats, fit))

@@ -6,6 +6,7 @@ import msgspec
 
 from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import Budget, Plan, Sweep
+from metalmark.model.run import Failed, FailureKind
 from metalmark.runner.events import Listener
 from metalmark.runner.sweeping import run_sweep, was_interrupted
 
@@ -26,7 +27,7 @@ class Trials:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._sweep, self._keep, self._listeners = sweep, keep, listeners
-        self.runs = [run for run in known if not was_interrupted(run)]
+        self.runs = [run for run in known if not was_interrupted(run) and not _was_out_of_time(run)]
         self._plans: dict[int, Plan] = {run.cell: run.plan for run in self.runs}
         self.measured = 0
         """Processes that were measured now."""
@@ -64,6 +65,11 @@ class Trials:
         cell = max(self._plans, default=-1) + 1
         self._plans[cell] = plan
         return cell
+
+
+def _was_out_of_time(run: BenchRun) -> bool:
+    """Whether a trial was given up for the time that its search had; one that goes on may have more."""
+    return isinstance(run.outcome, Failed) and run.outcome.kind is FailureKind.TIMED_OUT
 
 
 def _key(plan: Plan) -> bytes:

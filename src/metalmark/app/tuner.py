@@ -41,6 +41,8 @@ IN_PARTS_NOTE = (
     "A batch of {size} does not fit into the memory, so the baseline runs it in {parts} parts and updates once "
     "(--accumulate {parts})."
 )
+LONG = "{}: it takes long to compile, and there is too little time for it (--time)"
+GIVEN_UP = "{} was given up, since the search has no more time for it: --time gives it more."
 SWAPPING = "swapping"
 BATCH_NOTE = (
     "A batch of {new} instead of {old} trains differently: raise the learning rate with it (with Adam by about the "
@@ -184,26 +186,29 @@ class Tuner:
             if cost > 1 and not self._bench.has_time(until, cost=cost) and not self._bench.is_known(change):
                 # What the best has is not left out, though it may be what makes the rest costly to try.
                 costly = self._search.costliest(candidate - self._search.best or candidate)
+                tried = any(costly in each for each in self._search.values)
                 self._search.leave_out(costly)
-                self._left_out += (f"{costly}: it takes long to compile, and there is too little time for it (--time)",)
+                self._left_out += (LONG.format(change_words(change) if tried else costly),)
                 continue
             if not self._bench.has_time(until) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
                 break
             (runs,) = self._measure(TuningPhase.SEARCH, [change])
-            self._leave_out_refused(candidate, runs)
+            self._heed_failure(candidate, runs)
             self._search.tell(candidate, value_of(runs, self._request))
             if candidate == self._search.best:
                 waiting = self._waiting(runs[0])
             self._save(self._outcome(self._best_so_far(), complete=False))
 
-    def _leave_out_refused(self, candidate: Candidate, runs: Sequence[BenchRun]) -> None:
-        """Try an option no more that was refused by itself: no image layout in a network without images."""
+    def _heed_failure(self, candidate: Candidate, runs: Sequence[BenchRun]) -> None:
+        """Try an option no more that was refused by itself: no image layout in a network without images. Say what a
+        trial that was given up would need."""
         failure, added = failure_of(runs), candidate - self._search.best
         if failure is not None and failure.kind is FailureKind.UNSUPPORTED and len(added) == 1:
-            (name,) = added
-            self._search.leave_out(name)
-            self._left_out += (f"{name}: {failure.message}",)
+            self._search.leave_out(*added)
+        if failure is not None and failure.kind is FailureKind.TIMED_OUT:
+            self._search.leave_out(self._search.costliest(added or candidate))
+            self._notes.append(GIVEN_UP.format(change_words(self._search.change(candidate))))
 
     def _waiting(self, run: BenchRun) -> float:
         """Return the share of a step that waits for input, by the verdict of `explain`."""
@@ -237,9 +242,10 @@ class Tuner:
         limit = memory_limit(runs[0].machine, device_type(_placed_on(runs[0])), self._request.memory_limit_bytes)
         climb = BatchClimb(size, limit_bytes=limit)
         climb.tell(size, value_of(runs, self._request), _peak_bytes(runs))
+        cost = self._search.cost(best)  # a batch of another size is compiled anew
         while (batch := climb.propose()) is not None:
             change = combined(settings, PlanChange(params={"batch_size": batch}))
-            if not self._bench.has_time(BATCH_SHARE) and not self._bench.is_known(change):
+            if not self._bench.has_time(BATCH_SHARE, cost=cost) and not self._bench.is_known(change):
                 break
             (runs,) = self._measure(TuningPhase.BATCH, [change])
             swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)

@@ -148,6 +148,7 @@ class FakeSession:
         self._training = plan.mode is Mode.TRAINING
         self._params = params
         self._parts_of_batch = plan.settings.accumulate
+        self._compile_s = float(params.get("compile_s", 0.0)) if plan.settings.compile else 0.0
         self.parts = parts_of(params, training=self._training)
         # Two processes of one plan differ, as they do on a real machine, and yet a seed repeats them.
         landscape = int(params.get("landscape", 0))
@@ -169,6 +170,8 @@ class FakeSession:
 
     def step(self) -> None:
         self._break_down()
+        if not self._steps:
+            time.sleep(self._compile_s)
         self.feeder.take()
         if self.feeder.streaming:
             self.place()
@@ -202,7 +205,7 @@ class FakeSession:
         self._queue.append(begin + device_s)
 
     def settle(self) -> None:
-        """The software device compiles nothing."""
+        """The software device leaves nothing behind that works beside its steps."""
 
     def synchronize(self) -> None:
         if "no-sync" not in self._faults:

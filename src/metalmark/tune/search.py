@@ -1,15 +1,16 @@
 """The search: which settings to try next, from what those tried so far have gained. Pure functions on numbers.
 
-First each option is added to the best so far, the one that should gain most first: that is the ladder. A strong option
-that gained little when it came is tried once more when others have helped, and before anything that takes long to try:
-where a GPU waits for its host, what makes the GPU faster shows only after something has relieved the host. Then a model
-of how options act alone and in pairs says which other combination has the best chance of being better still, until none
-has. The model is a Gaussian process over combinations, which for so few numbers is a page of linear algebra;
-`benchmarks/tuner_regret.py` weighs it against Optuna.
+First each option is added to the best so far, the one that should gain most first: that is the ladder. What takes long
+to try comes after everything else, such as compiling: then it is compiled once, on top of what has helped, and where
+there is too little time for it the rest has been tried. A strong option that gained little when it came is tried once
+more when others have helped, before that: where a GPU waits for its host, what makes the GPU faster shows only after
+something has relieved the host. Then a model of how options act alone and in pairs says which other combination has the
+best chance of being better still, until none has. The model is a Gaussian process over combinations, which for so few
+numbers is a page of linear algebra; `benchmarks/tuner_regret.py` weighs it against Optuna.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from statistics import NormalDist
 
@@ -59,7 +60,7 @@ class Search:
 
     def __init__(self, options: Sequence[TuningOption]) -> None:
         self._options = {option.name: option for option in sorted(options, key=lambda each: -each.expected)}
-        self._waiting = list(self._options)
+        self._waiting = self._in_order(self._options)
         self._left_out: set[str] = set()
         self._had_second_chance: set[str] = set()
         self.values: dict[Candidate, float | None] = {}
@@ -150,7 +151,11 @@ class Search:
             and name not in self._had_second_chance | self.best | self._left_out
         ]  # fmt: skip
         self._had_second_chance.update(name for name in self._options if self._options[name].expected >= STRONG)
-        self._waiting = [*again, *self._waiting]
+        self._waiting = self._in_order(dict.fromkeys([*again, *self._waiting]))
+
+    def _in_order(self, names: Iterable[str]) -> list[str]:
+        """Return what takes long to try after the rest; options come in the order of what they should gain."""
+        return sorted(names, key=lambda name: self._options[name].cost > 1)
 
     def _with(self, candidate: Candidate, name: str) -> Candidate | None:
         option = self._options[name]

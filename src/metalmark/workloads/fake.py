@@ -52,6 +52,7 @@ WORKLOAD = Workload(
         Param("queue", 1000, "steps the device takes on before a caller waits", minimum=1),
         Param("memory_mb", 1e6, "memory of the device; a sample needs 1 MiB", minimum=1),
         Param("leak_mb", 0.0, "memory lost at each step", minimum=0),
+        Param("compile_s", 0.0, "what --compile adds to the first step, s", minimum=0),
         Param("landscape", 0, "which known gains the settings have (0: none)", minimum=0),
         Param("fault", "none", FAULTS),
     ),
