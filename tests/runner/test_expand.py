@@ -22,7 +22,7 @@ SMALL, BERT = info("small"), info("bert", Param("size", "base", choices=("base",
 def axes(given: dict[str, str], *workloads: WorkloadInfo, **changes: object) -> SweepAxes:
     fields = {
         "workloads": workloads,
-        "params": combine(workloads, given, ["--framework"]),
+        "params": combine(workloads, given, ["--framework"], verb="bench"),
         "modes": [Mode.TRAINING],
         "devices": {"torch": [CPU], "mlx": [CPU]},
         "settings": [Settings()],
@@ -44,10 +44,11 @@ def test_a_parameter_need_be_known_to_one_workload_only() -> None:
 
 
 def test_an_unknown_parameter_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean --batch-size"):
-        combine([SMALL], {"batchsize": "1"}, [])
+    with pytest.raises(UsageError, match="did you mean --batch-size") as refused:
+        combine([SMALL], {"batchsize": "1"}, [], verb="tune")
+    assert "metalmark tune --help" in str(refused.value.hint)
     with pytest.raises(UsageError, match="did you mean --framework"):
-        combine([SMALL], {"frmework": "1"}, ["--framework"])
+        combine([SMALL], {"frmework": "1"}, ["--framework"], verb="bench")
 
 
 def test_a_framework_without_an_implementation_is_left_out_and_said() -> None:

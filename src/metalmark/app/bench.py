@@ -168,7 +168,7 @@ def bench(
                 given = {**given, **choices.texts({**file.params})}
             sources, data_paths = choices.parse_data(data)
             flags = choices.option_flags(bench, "--csv", "--markdown", "--wide", "--strict", "--against")
-            combinations = combine(infos, given, flags)
+            combinations = combine(infos, given, flags, verb="bench")
             modes = choices.members(Mode, Mode.TRAINING if mode is None else mode, what="--mode", plural="Modes")
             if file is None:
                 tried, fed = choices.settings_product(**knobs), choices.feeds(data_from)

@@ -141,7 +141,7 @@ def explain(
     choices.parse_count(seed, what="--seed", least=0, most=choices.MOST_SEED)
     info, source = describe(words[0])
     texts, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
-    combinations = combine([info], texts, choices.option_flags(explain))
+    combinations = combine([info], texts, choices.option_flags(explain), verb="explain")
     sources, data_paths = choices.parse_data(data)
     frameworks = choices.frameworks_for(info, framework)
     settings = choices.settings_product(

@@ -106,7 +106,7 @@ def parity(
     script = None if repro is None else choices.parse_output(repro, what="--repro", example="fault.py")
     info, source = describe(names[0])
     given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
-    combinations = combine([info], given, choices.option_flags(parity))
+    combinations = combine([info], given, choices.option_flags(parity), verb="parity")
     sources, data_paths = choices.parse_data(data)
     if on is not None and script is not None:
         raise UsageError("--repro writes a script on the machine that checks.", hint="Leave out --repro or --on.")

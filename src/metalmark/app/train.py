@@ -198,7 +198,7 @@ def train(
         hz = choices.parse_telemetry(telemetry)
         frameworks = split_list(choices.listed(framework), what="--framework") if framework is not None else None
         devices = split_list(choices.listed(ANY if device is None else device), what="--device")
-        (values, *others_) = combine([info], given, choices.option_flags(train))[info.name]
+        (values, *others_) = combine([info], given, choices.option_flags(train), verb="train")[info.name]
         if others_:
             raise UsageError("train takes one value for each parameter.", hint="`metalmark bench` takes lists.")
         (world, *other_worlds) = worlds.parse_worlds(nproc, nnodes, scaling)

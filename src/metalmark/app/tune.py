@@ -132,7 +132,7 @@ def tune(
             info, source = describe(names[0])
             _refuse_settings({**(params or {}), **more_params})
             given, param_paths = localise_params([info], choices.texts({**(params or {}), **more_params}))
-            combinations = combine([info], given, choices.option_flags(tune))
+            combinations = combine([info], given, choices.option_flags(tune), verb="tune")
             if any(len(each) != 1 for each in combinations.values()):
                 raise UsageError(
                     "A baseline has one value of each parameter.",

@@ -29,6 +29,8 @@ class Trials:
         self._sweep, self._keep, self._listeners = sweep, keep, listeners
         self.runs = [run for run in known if not was_interrupted(run) and not _was_out_of_time(run)]
         self._plans: dict[int, Plan] = {run.cell: run.plan for run in self.runs}
+        self._first_free = max((run.cell + 1 for run in known), default=0)
+        """No cell of a run that is stored is another plan's, though the run counts no more."""
         self.measured = 0
         """Processes that were measured now."""
 
@@ -62,7 +64,7 @@ class Trials:
             if _key(known) == _key(plan):
                 self._plans[cell] = plan
                 return cell
-        cell = max(self._plans, default=-1) + 1
+        cell = max(self._first_free, *(each + 1 for each in self._plans), 0)
         self._plans[cell] = plan
         return cell
 

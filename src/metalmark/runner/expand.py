@@ -64,10 +64,11 @@ def expand(axes: SweepAxes) -> tuple[Plan, ...]:
 
 
 def combine(
-    workloads: Sequence[WorkloadInfo], given: Mapping[str, str], options: Sequence[str]
+    workloads: Sequence[WorkloadInfo], given: Mapping[str, str], options: Sequence[str], *, verb: str
 ) -> dict[str, Combinations]:
     """Return every combination of each workload's parameters. A parameter must be known to at least one of the
-    workloads (`mnist-mlp,bert --size tiny`); the answer to an unknown one names the nearest, `options` included."""
+    workloads (`mnist-mlp,bert --size tiny`); the answer to an unknown one names the nearest, the verb's `options`
+    included."""
     known = {param.name for workload in workloads for param in workload.params}
     for name in given:
         if name not in known:
@@ -75,7 +76,7 @@ def combine(
             asked = ", ".join(workload.name for workload in workloads)
             raise UsageError(
                 f"{asked} has no parameter {flag}{did_you_mean(flag, [*flags, *options])}",
-                hint=f"Parameters: {', '.join(flags)}. Options: metalmark bench --help",
+                hint=f"Parameters: {', '.join(flags)}. Options: metalmark {verb} --help",
             )
     combinations = {}
     for workload in workloads:
