@@ -19,8 +19,9 @@ from metalmark.tune.search import BASELINE, WORTH, Candidate, Search, simplest
 
 FINALS_SHARE, SLOW_FINALS_SHARE = 0.8, 0.6
 """When the finalists must be done, as shares of the time; the second where steps are long. The rest is the gate's."""
-CLOSE = 1.05
-"""A second finalist is measured where it is within this factor of the best."""
+CLOSE = 1.1
+"""A second finalist is measured where it is within this factor of the best: short processes of the same settings differ
+by so much on a CPU."""
 MOST_GATES = 3
 TOO_MUCH_NOTE = (
     "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
