@@ -67,7 +67,8 @@ def test_a_search_finds_proves_and_goes_on(path: Path, tmp_path: Path) -> None:
     assert outcome.best.gain == pytest.approx(truth, rel=0.15)  # steps of a known length, on a busy machine
     assert outcome.best.low is not None
     assert outcome.best.low <= outcome.best.gain <= (outcome.best.high or 0)
-    assert (outcome.best.processes, outcome.ladder[1].processes) == (2, 1)
+    assert outcome.best.processes == 2
+    assert outcome.ladder[1].processes in (1, 2), "a finalist too, where it is close to the best"
     assert outcome.best.proved
     assert outcome.complete
     failed = [rung for rung in outcome.others if rung.status is RungStatus.FAILED]
@@ -215,6 +216,24 @@ def test_a_larger_batch_and_a_loader_that_is_waited_for(path: Path) -> None:
     assert outcome.best.proved  # a loader changes nothing of what is computed
     if os.cpu_count() == 2:
         assert any("whatever the loader" in note for note in outcome.notes)
+
+
+def test_what_a_larger_batch_gained_is_kept_when_finalists_are_stopped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("metalmark.app.tuner.Finals.decide", stop)
+    runs = mm.tune(
+        "fake", fixed_ms=2, memory_limit="100M", keep="dtype,compile,fused,channels_last", time="4m", store=path,
+        raise_interrupt=False, **QUICK,
+    )  # fmt: skip
+    _, outcome = tuned(runs)
+    assert not runs.complete
+    assert outcome.best.change == PlanChange(params={"batch_size": 64})
+    assert outcome.best.status is RungStatus.UNPROVED
+    assert any("A batch of 64 instead of 32 trains differently" in note for note in outcome.notes)
 
 
 def test_what_fits_comes_first(path: Path) -> None:

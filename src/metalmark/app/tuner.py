@@ -76,6 +76,8 @@ class Tuner:
             request, self._bench, measure=self._measure_finalists, check=self._gated, store=store, say=say
         )  # fmt: skip
         self._search = Search([])
+        self._larger = PlanChange()
+        """The batch size that helps, on top of the best settings, as far as is known."""
         self._left_out: tuple[str, ...] = ()
         self._notes: list[str] = []
         self.stopped = False
@@ -118,8 +120,8 @@ class Tuner:
         self._climb(baseline[0])
         if self._search.propose() is not None and len(self._search.values) == 1:
             return self._too_little_time()
-        more = self._climb_batches(self._search.best)
-        best = self._finals.decide(self._search, more)
+        self._climb_batches(self._search.best)
+        best = self._finals.decide(self._search, self._larger)
         return self._outcome(best, complete=True)
 
     def _measure(
@@ -231,12 +233,12 @@ class Tuner:
         )
         return True
 
-    def _climb_batches(self, best: Candidate) -> PlanChange:
-        """Return the batch size that helps, on top of the best settings; an empty change where the asked one stays."""
+    def _climb_batches(self, best: Candidate) -> None:
+        """Measure larger batches on top of the best settings while they help and there is time."""
         size = self._plan.params.get("batch_size")
         wanted = self._request.goal in (TuningGoal.THROUGHPUT, TuningGoal.ENERGY)
         if not wanted or not isinstance(size, int) or BATCH_AXIS in self._request.fixed:
-            return PlanChange()
+            return
         settings = self._search.change(best)
         (runs,) = self._bench.measure([settings])
         limit = memory_limit(runs[0].machine, device_type(_placed_on(runs[0])), self._request.memory_limit_bytes)
@@ -251,12 +253,11 @@ class Tuner:
             swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)
             spoilt = f"a batch of {batch} made the machine swap" if swapped else ""
             climb.tell(batch, value_of(runs, self._request), _peak_bytes(runs), spoilt=spoilt)
-        if climb.best == size:
-            return PlanChange()
-        self._notes.append(BATCH_NOTE.format(new=climb.best, old=size))
-        if climb.ended:
+            if climb.best != size:
+                self._larger = PlanChange(params={"batch_size": climb.best})
+            self._save(self._outcome(self._best_so_far(), complete=False))
+        if climb.best != size and climb.ended:
             self._notes.append(f"No larger batch: {climb.ended}.")
-        return PlanChange(params={"batch_size": climb.best})
 
     def _gated(self, change: PlanChange) -> GateVerdict:
         (baseline,) = self._bench.measure([PlanChange()])
@@ -282,7 +283,7 @@ class Tuner:
     # The outcome
 
     def _best_so_far(self) -> tuple[Candidate, PlanChange]:
-        return self._search.best, PlanChange()
+        return self._search.best, self._larger
 
     def _outcome(self, best: tuple[Candidate, PlanChange], *, complete: bool) -> Tuned:
         candidate, more = best
@@ -299,10 +300,12 @@ class Tuner:
             ladder = (*ladder[:-1], last)
         outcome = baseline.outcome
         assert isinstance(outcome, Completed)
+        sizes = {"new": more.params.get("batch_size"), "old": self._plan.params.get("batch_size")}
+        larger = [BATCH_NOTE.format(**sizes)] if sizes["new"] else []
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
             trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,
-            left_out=self._left_out, notes=tuple(dict.fromkeys([*self._notes, *self._finals.notes])),
+            left_out=self._left_out, notes=tuple(dict.fromkeys([*larger, *self._notes, *self._finals.notes])),
         )  # fmt: skip
 
     def _save(self, outcome: Tuned | Failed) -> TuningRun:
