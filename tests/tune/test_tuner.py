@@ -18,7 +18,7 @@ from metalmark.app.results import Runs
 from metalmark.app.tune import parse_bytes, parse_time, settings_of, snippet_of
 from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.errors import UsageError
-from metalmark.model.measurement import BenchRun
+from metalmark.model.measurement import BenchRun, Completed
 from metalmark.model.parity import ParityRun, ParityVerdict
 from metalmark.model.plan import Budget, PlanChange, Settings
 from metalmark.model.run import Failed, FailureKind, RunKind
@@ -149,13 +149,20 @@ def test_what_compiles_for_too_long_is_given_up_and_tried_again_with_more_time(
     assert "Not done after" in given_up[0].reason
     assert any("compile" in note and "was given up" in note and "--time" in note for note in outcome.notes)
 
-    # With more time for a trial, what was given up is tried again, and nothing else.
+    # With more time for a trial, what was given up is tried again, and what was measured is not.
     monkeypatch.setattr("metalmark.app.tune_bench.LEAST_TRIAL_S", 200.0)
-    begin = len(stored(path))
+    before = {run.id: run for run in stored(path) if isinstance(run, BenchRun)}
     _, again = tuned(mm.tune(resume=found.sweep, time="5m", store=path, progress=False))
-    assert again.trials >= 1
-    tried = [run for run in stored(path)[: len(stored(path)) - begin] if isinstance(run, BenchRun)]
-    assert all(run.plan.settings.compile for run in tried)
+    tried = [run for run in stored(path) if isinstance(run, BenchRun) and run.id not in before]
+    assert given_up[0].change.applied(found.plan).settings in [run.plan.settings for run in tried]
+    measured = [run for run in before.values() if isinstance(run.outcome, Completed)]
+    once, anew = (
+        {(run.plan.settings, run.plan.budget.seconds, run.repeat) for run in runs} for runs in (measured, tried)
+    )
+    assert once
+    assert not once & anew
+    cells = {run.plan.settings: run.cell for run in tried}
+    assert not set(cells.values()) & {run.cell for run in before.values()}, "no cell has two plans"
     assert not any(rung.status is RungStatus.FAILED for rung in again.others)
 
 

@@ -64,13 +64,14 @@ class Trials:
             if _key(known) == _key(plan):
                 self._plans[cell] = plan
                 return cell
-        cell = max(self._first_free, *(each + 1 for each in self._plans), 0)
+        cell = self._first_free
+        self._first_free += 1
         self._plans[cell] = plan
         return cell
 
 
 def _was_out_of_time(run: BenchRun) -> bool:
-    """Whether a trial was given up for the time that its search had; one that goes on may have more."""
+    """Whether a trial was given up because it took too long: a search that goes on may have more time for it."""
     return isinstance(run.outcome, Failed) and run.outcome.kind is FailureKind.TIMED_OUT
 
 

@@ -41,8 +41,8 @@ IN_PARTS_NOTE = (
     "A batch of {size} does not fit into the memory, so the baseline runs it in {parts} parts and updates once "
     "(--accumulate {parts})."
 )
-LONG = "{}: it takes long to compile, and there is too little time for it (--time)"
-GIVEN_UP = "{} was given up, since the search has no more time for it: --time gives it more."
+NO_TIME_TO_COMPILE = "{}: it takes long to compile, and there is too little time for it (--time)"
+GIVEN_UP = "{} was given up: {} With more --time, --resume tries it again."
 SWAPPING = "swapping"
 BATCH_NOTE = (
     "A batch of {new} instead of {old} trains differently: raise the learning rate with it (with Adam by about the "
@@ -190,7 +190,7 @@ class Tuner:
                 costly = self._search.costliest(candidate - self._search.best or candidate)
                 tried = any(costly in each for each in self._search.values)
                 self._search.leave_out(costly)
-                self._left_out += (LONG.format(change_words(change) if tried else costly),)
+                self._left_out += (NO_TIME_TO_COMPILE.format(change_words(change) if tried else costly),)
                 continue
             if not self._bench.has_time(until) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
@@ -210,7 +210,7 @@ class Tuner:
             self._search.leave_out(*added)
         if failure is not None and failure.kind is FailureKind.TIMED_OUT:
             self._search.leave_out(self._search.costliest(added or candidate))
-            self._notes.append(GIVEN_UP.format(change_words(self._search.change(candidate))))
+            self._notes.append(GIVEN_UP.format(change_words(self._search.change(candidate)), failure.message))
 
     def _waiting(self, run: BenchRun) -> float:
         """Return the share of a step that waits for input, by the verdict of `explain`."""
