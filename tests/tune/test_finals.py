@@ -14,12 +14,13 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import PlanChange
 from metalmark.model.tuning import RungStatus, TuningRequest
 from metalmark.stats.difference import Verdict
-from metalmark.tune.ladder import combined, key_of
+from metalmark.tune.batches import batch_option
+from metalmark.tune.ladder import key_of
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 
-LARGER = PlanChange(params={"batch_size": 256})
 LAYOUT: Candidate = frozenset({"layout"})
 HALF: Candidate = frozenset({"half"})
+LARGER: Candidate = frozenset({"batch 256"})
 
 
 class Bench:
@@ -51,13 +52,16 @@ def measure(_changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -
     pytest.fail(f"there is no time for {repeats} processes, {with_short}")
 
 
-def searched() -> Search:
-    """A layout made the step twice as fast, and half the precision made it slower."""
+def searched(*, larger: bool = False) -> Search:
+    """A layout made the step twice as fast, and half the precision made it slower. `larger`: a batch of 256 made a
+    sample of the layout's step faster still."""
     search = Search([
         TuningOption(name=name, axis=name, change=PlanChange(settings={name: True})) for name in ("layout", "half")
     ])  # fmt: skip
     for candidate, value in ((BASELINE, 1.0), (LAYOUT, 0.5), (HALF, 1.1)):
         search.tell(candidate, value)
+    if larger:
+        search.grow(batch_option(256), 0.4)
     return search
 
 
@@ -69,35 +73,55 @@ def finals(bench: Bench, measure: FinalistMeasure = measure) -> Finals:
 
 
 def test_what_was_measured_once_is_the_answer_and_is_not_proved() -> None:
-    search = searched()
-    fastest = combined(search.change(LAYOUT), LARGER)
+    search = searched(larger=True)
+    fastest = search.change(LAYOUT | LARGER)
     last = finals(Bench(fastest))
-    assert last.decide(search, LARGER) == (LAYOUT, LARGER)
+    assert last.decide(search) == LAYOUT | LARGER
     assert last.marked[key_of(fastest)].status is RungStatus.UNPROVED
     assert "The time was over" in last.notes[0]
 
 
 def test_what_was_never_measured_is_no_answer() -> None:
-    """The time is over, and the batch was searched with other settings than those that are left."""
     last = finals(Bench())
-    assert last.decide(searched(), LARGER) == (BASELINE, PlanChange())
+    assert last.decide(searched()) == BASELINE
     assert not last.marked
     assert "The time was over" in last.notes[0]
 
 
 @pytest.mark.parametrize(
-    ("more", "refused", "left"),
+    ("larger", "refused", "left"),
     [
-        (PlanChange(), set(), [LAYOUT]),
-        (PlanChange(), {"layout"}, []),
-        (LARGER, set(), [LAYOUT]),
-        pytest.param(LARGER, {"layout"}, [BASELINE], id="the larger batch alone, not with what made it slower"),
+        (False, BASELINE, [LAYOUT]),
+        (False, LAYOUT, []),
+        (True, BASELINE, [LAYOUT | LARGER]),
+        (True, LARGER, [LAYOUT]),
+        pytest.param(True, LAYOUT, [LARGER], id="the larger batch alone, not with what made it slower"),
     ],
 )
 def test_what_is_slower_than_the_baseline_is_no_finalist(
-    more: PlanChange, refused: set[str], left: list[Candidate]
+    larger: bool, refused: Candidate, left: list[Candidate]
 ) -> None:
-    assert finals(Bench())._finalists(searched(), more, refused) == left
+    rest = (LAYOUT | LARGER if larger else LAYOUT) - refused if refused else BASELINE
+    assert finals(Bench())._finalists(searched(larger=larger), refused, rest=rest) == left
+
+
+def test_after_the_gate_the_rest_of_what_failed_it_comes_first() -> None:
+    """The search has not measured it; where a part of it has failed, it is not measured now either."""
+    search = searched(larger=True)
+    search.tell(HALF | LAYOUT, 0.45)
+    search.tell(HALF | LAYOUT | LARGER, 0.3)
+    last = finals(Bench())
+    assert last._finalists(search, LAYOUT, rest=HALF | LARGER) == [HALF | LARGER]
+    assert last._finalists(search, HALF, rest=LAYOUT | LARGER) == [LAYOUT | LARGER]
+    search.tell(LARGER, None)
+    assert last._finalists(search, LAYOUT, rest=HALF | LARGER) == []
+
+
+def test_where_the_time_is_over_the_rest_of_what_failed_the_gate_is_not_the_answer() -> None:
+    search = searched()
+    search.tell(HALF | LAYOUT, 0.45)
+    last = finals(Bench(search.change(LAYOUT)))
+    assert last._measured_winner(search, [LARGER, LAYOUT]) == LAYOUT
 
 
 def test_a_part_of_the_fastest_that_is_nearly_as_fast_is_measured_first() -> None:
@@ -105,11 +129,11 @@ def test_a_part_of_the_fastest_that_is_nearly_as_fast_is_measured_first() -> Non
     search = searched()
     both = LAYOUT | HALF
     search.tell(both, 0.497)
-    assert finals(Bench())._finalists(search, PlanChange(), set()) == [LAYOUT, both]
+    assert finals(Bench())._finalists(search, BASELINE, rest=BASELINE) == [LAYOUT, both]
     search.tell(both, 0.49)
-    assert finals(Bench())._finalists(search, PlanChange(), set()) == [both, LAYOUT]
+    assert finals(Bench())._finalists(search, BASELINE, rest=BASELINE) == [both, LAYOUT]
     search.tell(both, 0.4)
-    assert finals(Bench())._finalists(search, PlanChange(), set()) == [both]
+    assert finals(Bench())._finalists(search, BASELINE, rest=BASELINE) == [both]
 
 
 @pytest.mark.parametrize(("with_both", "answer"), [(0.497, LAYOUT), (0.48, LAYOUT | HALF)])
@@ -130,7 +154,7 @@ def test_what_gains_less_than_a_hundredth_in_the_finals_is_left_out_and_says_so(
         return [[{0: 1.0, 1: 0.5, 2: with_both}[len(change.settings)]] for change in changes]
 
     last = finals(Bench(elapsed_s=0.0), measured)
-    assert last.decide(search, PlanChange()) == (answer, PlanChange())
+    assert last.decide(search) == answer
     reasons = {key: rung.reason for key, rung in last.marked.items() if rung.status is RungStatus.NO_GAIN}
     if answer == both:
         assert not reasons

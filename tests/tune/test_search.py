@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metalmark.backends.fake_landscape import landscape_gain
 from metalmark.model.plan import Dtype, PlanChange, Settings
 from metalmark.model.run import Gpu, Machine
-from metalmark.tune.batches import BatchClimb, expected_bytes, memory_limit
+from metalmark.tune.batches import BatchClimb, batch_option, expected_bytes, memory_limit
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption, expected_improvement, simplest
 
 
@@ -223,6 +223,45 @@ def test_an_improvement_that_is_sure_is_the_difference() -> None:
     assert expected_improvement(0.3, 1e-6, 0.1) == pytest.approx(0.2)
     assert expected_improvement(0.1, 1e-6, 0.3) == pytest.approx(0.0)
     assert expected_improvement(0.0, 1.0, 0.0) == pytest.approx(1 / math.sqrt(2 * math.pi))
+
+
+def test_what_gained_nothing_on_a_small_batch_is_tried_on_a_large_one() -> None:
+    """A step of the small batch waits for its host, so that only compiling helps; one of a large batch waits for its
+    device, so that only half the precision does."""
+
+    def value(candidate: Candidate) -> float:
+        batch = max((int(name.split()[1]) for name in candidate if name.startswith("batch")), default=1)
+        gains = {"compile": 0.3} if batch == 1 else {"bfloat16": 0.6, "tf32": 0.2}
+        return math.exp(-sum(gains.get(name, 0.0) for name in candidate)) / batch
+
+    search = Search(OPTIONS)
+    while (candidate := search.propose()) is not None:
+        search.tell(candidate, value(candidate))
+    assert search.best == {"compile"}
+    tried = len(search.values)
+    for batch in (32, 64):
+        search.grow(batch_option(batch), value(frozenset({"compile", f"batch {batch}"})))
+    on_64 = frozenset({"compile", "batch 64"})
+    assert search.best == on_64
+    assert search.path(on_64) == [BASELINE, {"compile"}, on_64], "32 is on the way to 64"
+    while (candidate := search.propose()) is not None:
+        assert "batch 32" not in candidate, "a batch that has been outgrown is proposed no more"
+        search.tell(candidate, value(candidate))
+    assert search.best >= {"bfloat16", "batch 64"}
+    assert len(search.values) - tried <= tried + 2
+    on_128 = (search.best - {"batch 64"}) | {"batch 128"}
+    search.grow(batch_option(128), value(on_128))
+    assert search.best == on_128
+    values = [search.values[each] or 0.0 for each in search.path(on_128)]
+    assert values == sorted(values, reverse=True)
+    assert search.path(on_128)[-1] == on_128
+
+
+def test_what_was_no_better_than_before_is_not_on_the_way_to_the_best() -> None:
+    search = Search(OPTIONS)
+    for candidate, value in (((), 1.0), (("fused",), 1.0), (("compile",), 0.8), (("fused", "compile"), 0.5)):
+        search.tell(frozenset(candidate), value)
+    assert search.path(search.best) == [BASELINE, {"compile"}, {"fused", "compile"}]
 
 
 def climbed(climb: BatchClimb, times: dict[int, float | None], held: dict[int, int] | None = None) -> int:

@@ -14,7 +14,7 @@ from metalmark.model.plan import PlanChange
 from metalmark.model.tuning import Rung, RungStatus, TuningRequest
 from metalmark.stats.difference import Verdict
 from metalmark.tune.figures import compared, excess_of, value_of
-from metalmark.tune.ladder import change_words, combined, key_of
+from metalmark.tune.ladder import change_words, key_of
 from metalmark.tune.search import BASELINE, WORTH, Candidate, Search, simplest
 
 FINALS_SHARE, SLOW_FINALS_SHARE = 0.8, 0.6
@@ -22,7 +22,7 @@ FINALS_SHARE, SLOW_FINALS_SHARE = 0.8, 0.6
 CLOSE = 1.1
 """A second finalist is measured where it is within this factor of the best: short processes of the same settings differ
 by so much on a CPU."""
-MOST_GATES = 3
+MOST_FINALISTS, MOST_GATES = 2, 3
 TOO_MUCH_NOTE = (
     "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
 )
@@ -30,7 +30,7 @@ LEAST_REPEATS = 2
 """Of one process nothing shows how processes differ."""
 SUSPECTS = (
     "dtype", "environment", "compile_mode", "compile", "graph", "attention_kernel", "conv_search", "channels_last",
-    "fused",
+    "fused", "recompute", "accumulate", "threads", "batch_size",
 )  # fmt: skip
 """What most likely makes a network train differently, the first first."""
 
@@ -59,22 +59,22 @@ class Finals:
         self.marked: dict[bytes, Rung] = {}
         self.notes: list[str] = []
 
-    def decide(self, search: Search, more: PlanChange) -> tuple[Candidate, PlanChange]:
+    def decide(self, search: Search) -> Candidate:
         """Measure finalists in turn with the baseline, and return the best that passes the gate."""
-        refused: set[str] = set()
+        refused = rest = BASELINE
         for attempt in range(MOST_GATES):
-            finalists = self._finalists(search, more, refused)
+            finalists = self._finalists(search, refused, rest=rest)
             if not finalists:
                 break
-            winner = self._measured_winner(search, finalists, more)
+            winner = self._measured_winner(search, finalists)
             if winner is None:
                 break
-            change = combined(search.change(winner), more)
+            change = search.change(winner)
             if key_of(change) in self.marked:  # there was no time to measure it again, so there is none to check it
-                return winner, more
+                return winner
             if not self._request.gate:
                 self._mark(change, RungStatus.BEST, GateVerdict(), "The gate was switched off (--no-gate).")
-                return winner, more
+                return winner
             verdict = self._check(change)
             self.notes += verdict.notes
             if verdict.interrupted:
@@ -87,44 +87,46 @@ class Finals:
                 if not marks:
                     self.notes.append(f"{change_words(change)} changes nothing that a parity check could compare.")
                 self._mark(change, status, verdict, _sentences(untested))
-                return winner, more
+                return winner
             self._mark(change, RungStatus.DIFFERS, verdict, _sentences(differs))
             suspect = self._suspect(search, winner)
-            refused.add(suspect)
+            refused |= {suspect}
+            rest = winner - refused
             self._say(f"{change_words(change)} trains differently; trying the best without {suspect}.")
             self.notes.append(f"{change_words(change)} was fast and trains differently, so {suspect} was left out.")
             if attempt == MOST_GATES - 1:
                 self.notes.append(f"{MOST_GATES} sets of settings failed the gate, so no more were tried.")
-        return BASELINE, PlanChange()
+        return BASELINE
 
-    def _finalists(self, search: Search, more: PlanChange, refused: set[str]) -> list[Candidate]:
-        """Return the best by the search that are close to each other, at most two."""
+    def _finalists(self, search: Search, refused: Candidate, *, rest: Candidate) -> list[Candidate]:
+        """Return the best by the search that are close to each other, at most two. `rest`: what is left of settings
+        that failed the gate, which comes first where the search has not measured it."""
         values, baseline = search.values, search.values[BASELINE] or 0.0
-        # With another batch the baseline's own settings are a finalist too; what is slower than they are never is.
-        ranked = [
-            each for each in search.ranking() if not each & refused
-            and key_of(combined(search.change(each), more)) not in self.marked
-            and ((values[each] or 0.0) < baseline if each else more != PlanChange())
-        ]  # fmt: skip
-        if not ranked:
-            return []
-        known = {each: values[each] or 0.0 for each in ranked}
-        first = simplest(known)
-        close = [each for each in ranked[:2] if each != first and known[each] < known[ranked[0]] * CLOSE]
-        return [first, *close[:1]]
+        # What is slower than the baseline is no finalist, nor is the baseline itself.
+        ranked = [each for each in search.ranking() if (values[each] or 0.0) < baseline and not each & refused]
+        known = {each: values[each] or 0.0 for each in ranked if key_of(search.change(each)) not in self.marked}
+        untried = [rest] if rest and rest not in values and not search.is_hopeless(rest) else []
+        if not known:
+            return untried
+        first, fastest = simplest(known), next(iter(known))
+        close = [each for each in [*known][:2] if each != first and known[each] < known[fastest] * CLOSE]
+        return [*untried, first, *close][:MOST_FINALISTS]
 
-    def _measured_winner(self, search: Search, finalists: Sequence[Candidate], more: PlanChange) -> Candidate | None:
+    def _measured_winner(self, search: Search, finalists: Sequence[Candidate]) -> Candidate | None:
         """Return the fastest finalist if it is faster than the baseline beyond noise; None: it is not."""
+        is_over = not self._bench.has_time(1.0)
+        if is_over:
+            finalists = [each for each in finalists if self._bench.is_known(search.change(each))] or finalists
         room_s = finals_share(self._bench) * self._request.time_s - self._bench.elapsed_s()
         if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_final_s * (1 + len(finalists)):
             finalists = finalists[:1]
-        changes = [combined(search.change(each), more) for each in finalists]
+        changes = [search.change(each) for each in finalists]
         fit = int(room_s / max(self._bench.usual_final_s * (1 + len(finalists)), 1e-3))
         # Of long steps there is time for few: the search has measured each of them once, and they follow once more.
         with_short = self._bench.is_slow() and fit < LEAST_REPEATS
         repeats = 1 if with_short else max(LEAST_REPEATS, min(self._request.repeats, fit))
         known = all(self._bench.is_known(each, final=True, repeats=min(repeats, LEAST_REPEATS)) for each in changes)
-        if not self._bench.has_time(1.0) and not known:
+        if is_over and not known:
             self.notes.append("The time was over before the best could be measured in turn with the baseline: --time.")
             if not self._bench.is_known(changes[0]):
                 return None
@@ -170,7 +172,7 @@ class Finals:
     def _suspect(self, search: Search, candidate: Candidate) -> str:
         """Return the option that is left out after a candidate has failed the gate."""
         axes = {search.axis(name): name for name in candidate}
-        return next((axes[axis] for axis in SUSPECTS if axis in axes), next(iter(candidate), ""))
+        return next((axes[axis] for axis in SUSPECTS if axis in axes), min(candidate))
 
     def _mark(self, change: PlanChange, status: RungStatus, verdict: GateVerdict, reason: str) -> None:
         """Note what became of settings, and let the runs that measured them carry the verdict of their check."""

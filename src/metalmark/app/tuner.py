@@ -22,9 +22,9 @@ from metalmark.results.cells import Cell
 from metalmark.runner.events import Ended, Listener, TuningProgress, tell_all
 from metalmark.runner.flags import flags_of_several
 from metalmark.runner.spares import Spares, kept_ready
-from metalmark.tune.batches import BatchClimb, memory_limit
+from metalmark.tune.batches import BatchClimb, batch_option, memory_limit
 from metalmark.tune.figures import completed, excess_of, figures_of, value_of
-from metalmark.tune.ladder import chain_of, change_words, combined, key_of, ladder_of, rungs_so_far
+from metalmark.tune.ladder import change_words, combined, key_of, ladder_of, rungs_so_far
 from metalmark.tune.search import BASELINE, Candidate, Search, TuningOption
 from metalmark.tune.space import BATCH_AXIS, LOADER_AXES, space_of, unsupported
 
@@ -75,9 +75,14 @@ class Tuner:
         self._finals = Finals(
             request, self._bench, measure=self._measure_finalists, check=self._gated, store=store, say=say
         )  # fmt: skip
-        self._search = Search([])
-        self._larger = PlanChange()
-        """The batch size that helps, on top of the best settings, as far as is known."""
+        self._options: tuple[TuningOption, ...] = ()
+        self._search = Search(self._options)
+        self._waiting_share = 0.0
+        """Of a step with the best settings so far, what it waits for its loader."""
+        self._no_larger = ""
+        """Why no batch is tried that is larger than the best."""
+        self._batch_fails = False
+        """Whether that is because it failed, or made the machine swap."""
         self._left_out: tuple[str, ...] = ()
         self._notes: list[str] = []
         self.stopped = False
@@ -92,7 +97,7 @@ class Tuner:
                 outcome = self._tune(spares)
         except (TuningStopped, KeyboardInterrupt):
             self.stopped = True
-            outcome = self._outcome(self._best_so_far(), complete=False)
+            outcome = self._outcome(self._search.best, complete=False)
         run = self._save(outcome)
         tell_all(self._listeners)(Ended(run=run))
         return run
@@ -117,12 +122,15 @@ class Tuner:
             )  # fmt: skip
         if self._bench.elapsed_s() > SEARCH_SHARE * self._request.time_s:
             return self._too_little_time()
-        self._climb(baseline[0])
+        self._begin_search(baseline[0])
+        self._climb(until=SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE)
         if self._search.propose() is not None and len(self._search.values) == 1:
             return self._too_little_time()
-        self._climb_batches(self._search.best)
-        best = self._finals.decide(self._search, self._larger)
-        return self._outcome(best, complete=True)
+        while self._climb_batches():
+            # What gained nothing on the smaller batch may help on this one, and the other way round.
+            if not self._climb(until=SLOW_SEARCH_SHARE if self._bench.is_slow() else BATCH_SHARE):
+                break
+        return self._outcome(self._finals.decide(self._search), complete=True)
 
     def _measure(
         self,
@@ -167,40 +175,43 @@ class Tuner:
         self._plan = self._bench.plan = asked
         return baseline
 
-    def _climb(self, baseline: BenchRun) -> None:
-        """Measure what the search proposes while there is time."""
-        waiting, placed_on = self._waiting(baseline), _placed_on(baseline)
+    def _begin_search(self, baseline: BenchRun) -> None:
+        self._waiting_share = self._waiting(baseline)
         space = space_of(
-            self._plan, device_type=device_type(placed_on), goal=self._request.goal, machine=baseline.machine,
-            waiting_share=waiting, fixed=self._request.fixed, tight=excess_of([baseline], self._request) > 1,
+            self._plan, device_type=device_type(_placed_on(baseline)), goal=self._request.goal,
+            machine=baseline.machine, waiting_share=self._waiting_share, fixed=self._request.fixed,
+            tight=excess_of([baseline], self._request) > 1,
         )  # fmt: skip
-        self._left_out = space.left_out
+        self._options, self._left_out = space.options, space.left_out
         self._search = Search(space.options)
         self._search.tell(BASELINE, value_of([baseline], self._request))
+
+    def _climb(self, *, until: float) -> bool:
+        """Measure what the search proposes until a share of the time is over; return whether something was better."""
+        before = self._search.best
         while (candidate := self._search.propose()) is not None:
             change = self._search.change(candidate)
-            if self._waits_too_much(space.options, waiting, change):
+            if self._waits_too_much(change):
                 break
-            until = SLOW_SEARCH_SHARE if self._bench.is_slow() else SEARCH_SHARE
-            if len(self._search.values) == 1:
-                until = FIRST_SHARE
+            share = FIRST_SHARE if len(self._search.values) == 1 else until
             cost = self._search.cost(self._search.added(candidate))
-            if cost > 1 and not self._bench.has_time(until, cost=cost) and not self._bench.is_known(change):
+            if cost > 1 and not self._bench.has_time(share, cost=cost) and not self._bench.is_known(change):
                 # What the best has is not left out, though it may be what makes the rest costly to try.
                 costly = self._search.costliest(candidate - self._search.best or candidate)
                 tried = any(costly in each for each in self._search.values)
                 self._search.leave_out(costly)
                 self._left_out += (NO_TIME_TO_COMPILE.format(change_words(change) if tried else costly),)
                 continue
-            if not self._bench.has_time(until) and not self._bench.is_known(change):
+            if not self._bench.has_time(share) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
                 break
             (runs,) = self._measure(TuningPhase.SEARCH, [change])
             self._heed_failure(candidate, runs)
             self._search.tell(candidate, value_of(runs, self._request))
             if candidate == self._search.best:
-                waiting = self._waiting(runs[0])
-            self._save(self._outcome(self._best_so_far(), complete=False))
+                self._waiting_share = self._waiting(runs[0])
+            self._save(self._outcome(self._search.best, complete=False))
+        return self._search.best != before
 
     def _heed_failure(self, candidate: Candidate, runs: Sequence[BenchRun]) -> None:
         """Try an option no more that was refused by itself: no image layout in a network without images. Say what a
@@ -219,13 +230,14 @@ class Tuner:
             return explained.share(Cause.INPUT)
         return Cell(plan=run.plan, records=(run,)).waiting_share or 0.0
 
-    def _waits_too_much(self, options: Sequence[TuningOption], waiting: float, change: PlanChange) -> bool:
+    def _waits_too_much(self, change: PlanChange) -> bool:
         """Whether a step still waits for its input after all loaders were tried."""
         untried = any(
             option.axis in LOADER_AXES and not any(option.name in candidate for candidate in self._search.values)
-            for option in options
+            for option in self._options
         )
-        if waiting < MOST_WAITING or untried or change.loader != self._search.change(self._search.best).loader:
+        waiting, loader = self._waiting_share, self._search.change(self._search.best).loader
+        if waiting < MOST_WAITING or untried or change.loader != loader:
             return False
         self._notes.append(
             f"A step waits {waiting * 100:.0f}% of its time for its input whatever the loader, so settings of the step "
@@ -233,31 +245,36 @@ class Tuner:
         )
         return True
 
-    def _climb_batches(self, best: Candidate) -> None:
-        """Measure larger batches on top of the best settings while they help and there is time."""
-        size = self._plan.params.get("batch_size")
-        wanted = self._request.goal in (TuningGoal.THROUGHPUT, TuningGoal.ENERGY)
-        if not wanted or not isinstance(size, int) or BATCH_AXIS in self._request.fixed:
-            return
+    def _climb_batches(self) -> bool:
+        """Measure larger batches on top of the best settings while there is time; return whether one helped."""
+        best = self._search.best
         settings = self._search.change(best)
+        size = settings.params.get("batch_size", self._plan.params.get("batch_size"))
+        wanted = self._request.goal in (TuningGoal.THROUGHPUT, TuningGoal.ENERGY)
+        if self._batch_fails or not wanted or not isinstance(size, int) or BATCH_AXIS in self._request.fixed:
+            return False
         (runs,) = self._bench.measure([settings])
         limit = memory_limit(runs[0].machine, device_type(_placed_on(runs[0])), self._request.memory_limit_bytes)
         climb = BatchClimb(size, limit_bytes=limit)
         climb.tell(size, value_of(runs, self._request), _peak_bytes(runs))
         cost = self._search.cost(best)  # a batch of another size is compiled anew
         while (batch := climb.propose()) is not None:
-            change = combined(settings, PlanChange(params={"batch_size": batch}))
+            larger = batch_option(batch)
+            change = combined(settings, larger.change)
             if not self._bench.has_time(BATCH_SHARE, cost=cost) and not self._bench.is_known(change):
                 break
             (runs,) = self._measure(TuningPhase.BATCH, [change])
             swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)
             spoilt = f"a batch of {batch} made the machine swap" if swapped else ""
-            climb.tell(batch, value_of(runs, self._request), _peak_bytes(runs), spoilt=spoilt)
-            if climb.best != size:
-                self._larger = PlanChange(params={"batch_size": climb.best})
-            self._save(self._outcome(self._best_so_far(), complete=False))
-        if climb.best != size and climb.ended:
-            self._notes.append(f"No larger batch: {climb.ended}.")
+            value = value_of(runs, self._request)
+            climb.tell(batch, value, _peak_bytes(runs), spoilt=spoilt)
+            if value is not None and climb.best == batch:
+                self._search.grow(larger, value)
+            self._batch_fails = bool(climb.ended)
+            self._save(self._outcome(self._search.best, complete=False))
+        if self._search.best != best:
+            self._no_larger = climb.ended
+        return self._search.best != best
 
     def _gated(self, change: PlanChange) -> GateVerdict:
         (baseline,) = self._bench.measure([PlanChange()])
@@ -282,17 +299,14 @@ class Tuner:
 
     # The outcome
 
-    def _best_so_far(self) -> tuple[Candidate, PlanChange]:
-        return self._search.best, self._larger
-
-    def _outcome(self, best: tuple[Candidate, PlanChange], *, complete: bool) -> Tuned:
-        candidate, more = best
+    def _outcome(self, best: Candidate, *, complete: bool) -> Tuned:
         tried = [each for each in self._bench.tried if each.short or each.final]
         baseline = next((run for each in tried if each.change == PlanChange() for run in completed(each.short)), None)
         if baseline is None:
             return Tuned(ladder=(Rung(title="baseline", status=RungStatus.BASELINE),), complete=complete)
         measured = {key_of(each.change) for each in tried}
-        chain = [change for change in chain_of(self._search, candidate, more) if key_of(change) in measured]
+        path = map(self._search.change, self._search.path(best))
+        chain = [change for change in path if key_of(change) in measured]
         ladder, others = ladder_of(tried, chain, self._request, self._finals.marked)
         if not complete and len(ladder) > 1 and ladder[-1].status is RungStatus.BEST:
             reason = "The search was stopped before this was measured in turn with the baseline and checked."
@@ -300,8 +314,10 @@ class Tuner:
             ladder = (*ladder[:-1], last)
         outcome = baseline.outcome
         assert isinstance(outcome, Completed)
-        sizes = {"new": more.params.get("batch_size"), "old": self._plan.params.get("batch_size")}
-        larger = [BATCH_NOTE.format(**sizes)] if sizes["new"] else []
+        new, old = (each.get(BATCH_AXIS) for each in (chain[-1].params, self._plan.params))
+        larger = [BATCH_NOTE.format(new=new, old=old)] if new else []
+        if new and self._no_larger:
+            larger.append(f"No larger batch: {self._no_larger}.")
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
             trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,

@@ -3,13 +3,19 @@
 import math
 from collections.abc import Mapping
 
+from metalmark.model.plan import PlanChange
 from metalmark.model.run import Machine
+from metalmark.tune.search import TuningOption
+from metalmark.tune.space import BATCH_AXIS
 
 WORTH = 1.03
 """What a doubled batch must gain in samples per second: a larger batch trains differently, so it must pay."""
 MEMORY_SHARE = 0.85
 """Of the memory, what a batch may be expected to need. Drivers and other programs need the rest."""
 MOST_DOUBLINGS = 12
+INFLUENCE = 3.0
+"""A step that waits for its host gains nothing from what helps its device, and threads that are too many for a small
+batch are too few for a large one."""
 
 
 class BatchClimb:
@@ -57,6 +63,12 @@ class BatchClimb:
             return
         self._values[batch] = value
         self._bytes[batch] = peak_bytes
+
+
+def batch_option(batch: int) -> TuningOption:
+    """Return a larger batch as the search weighs it with settings."""
+    change = PlanChange(params={BATCH_AXIS: batch})
+    return TuningOption(name=f"batch {batch}", axis=BATCH_AXIS, change=change, recompiles=True, influence=INFLUENCE)
 
 
 def expected_bytes(known: Mapping[int, int | None], batch: int) -> float | None:

@@ -8,7 +8,6 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.plan import PlanChange, word
 from metalmark.model.tuning import Rung, RungStatus, TuningRequest
 from metalmark.tune.figures import rung_of
-from metalmark.tune.search import BASELINE, Candidate, Search
 
 SPEAK_FOR_THEMSELVES = ("dtype", "environment")
 """Settings whose values need no name before them."""
@@ -121,13 +120,6 @@ def _rung(
     return msgspec.structs.replace(
         rung, status=judged, parity=mark.parity, curve=mark.curve, reason=mark.reason or rung.reason
     )
-
-
-def chain_of(search: Search, best: Candidate, more: PlanChange) -> list[PlanChange]:
-    """Return the changes from the baseline to the best; `more`: what was changed after the settings were found."""
-    chain = [PlanChange() if candidate == BASELINE else search.change(candidate) for candidate in search.path(best)]
-    last = combined(chain[-1], more)
-    return chain if last == chain[-1] else [*chain, last]
 
 
 def key_of(change: PlanChange) -> bytes:

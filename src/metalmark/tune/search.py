@@ -7,6 +7,9 @@ more when others have helped, before that: where a GPU waits for its host, what 
 something has relieved the host. Then a model of how options act alone and in pairs says which other combination has the
 best chance of being better still, until none has. The model is a Gaussian process over combinations, which for so few
 numbers is a page of linear algebra; `benchmarks/tuner_regret.py` weighs it against Optuna.
+
+A larger batch that helps is an option as any other (`batches.py` finds it), so the model weighs it with the settings:
+what gained nothing on a small batch may be what a large one waits for.
 """
 
 import math
@@ -53,6 +56,8 @@ class TuningOption(Struct, frozen=True, kw_only=True):
     """How many times as long a trial takes with it as without it."""
     recompiles: bool = False
     """Whether what a compiler has made without it is of no use with it."""
+    influence: float = 1.0
+    """How many times as much as other options do it changes what they gain."""
 
 
 class Search:
@@ -63,6 +68,8 @@ class Search:
         self._waiting = self._in_order(self._options)
         self._left_out: set[str] = set()
         self._had_second_chance: set[str] = set()
+        self._grown: list[str] = []
+        """Larger batches, each larger than those before it."""
         self.values: dict[Candidate, float | None] = {}
         """What the goal makes smaller, by combination; None: it failed."""
         self.climbed: list[Candidate] = []
@@ -77,7 +84,7 @@ class Search:
                 self._give_second_chances()
                 name = self._first_waiting() or name
             added = self._with(self.best, name)
-            if added is not None and added not in self.values and not self._is_hopeless(added):
+            if added is not None and added not in self.values and not self.is_hopeless(added):
                 return added
             self._waiting.remove(name)
         self._give_second_chances()
@@ -89,6 +96,16 @@ class Search:
         self.values[candidate] = value
         if value is not None and (before is None or value < before * (1 - WORTH)):
             self.climbed.append(candidate)
+
+    def grow(self, option: TuningOption, value: float) -> None:
+        """Say what an option came to on top of the best, in the place of those of its axis, which are proposed no more:
+        a larger batch."""
+        kept = {name for name in self.best if self._options[name].axis != option.axis}
+        for name in [name for name, other in self._options.items() if other.axis == option.axis]:
+            self.leave_out(name)
+        self._options[option.name] = option
+        self._grown.append(option.name)
+        self.tell(frozenset({*kept, option.name}), value)
 
     @property
     def best(self) -> Candidate:
@@ -115,9 +132,9 @@ class Search:
 
     def added(self, candidate: Candidate) -> Candidate:
         """Return what a trial of it has to compile or to try anew: what the best has already is in a compiler's cache,
-        unless something that is added makes that useless."""
-        more = candidate - self.best
-        return candidate if any(self._options[name].recompiles for name in more) else more
+        unless something that is added or left out makes that useless."""
+        more, changed = candidate - self.best, candidate ^ self.best
+        return candidate if any(self._options[name].recompiles for name in changed) else more
 
     def leave_out(self, name: str) -> None:
         """Propose nothing with this option any more."""
@@ -132,15 +149,28 @@ class Search:
         return self._options[name].axis
 
     def path(self, best: Candidate) -> list[Candidate]:
-        """Return the combinations on the way to the best, the baseline first: each is a part of the one after it.
+        """Return the combinations on the way to the best, the baseline first: each is a part of the one after it, which
+        is better.
 
-        Of those measured, the longest chain; what was never measured is not on it.
+        Of those measured, a long chain; what was never measured is not on it, nor a batch between two others.
         """
         chain = [best]
-        measured = [each for each in self.ranking() if each < best and each]
-        while inner := [each for each in measured if each < chain[-1]]:
+        while inner := [each for each in self.ranking() if each and self._is_way_to(each, chain[-1])]:
             chain.append(max(inner, key=lambda each: (len(each), -(self.values[each] or 0.0))))
-        return [BASELINE, *reversed([each for each in chain if each])] if best else [BASELINE]
+        chain = [*chain, BASELINE] if best else chain
+        grown = set(self._grown)
+        between = {
+            middle for after, middle, before in zip(chain, chain[1:], chain[2:], strict=False)
+            if after - grown == middle - grown == before - grown
+        }  # fmt: skip
+        return [each for each in reversed(chain) if each not in between]
+
+    def _is_way_to(self, inner: Candidate, outer: Candidate) -> bool:
+        """Whether a combination is a part of another, which is better. A batch is a part of a larger one."""
+        larger = {name: self._grown[place + 1 :] for place, name in enumerate(self._grown)}
+        part = all(name in outer or not outer.isdisjoint(larger.get(name, ())) for name in inner)
+        value = self.values.get(outer)
+        return part and inner != outer and (value is None or value < (self.values[inner] or 0.0) * (1 - WORTH))
 
     def _give_second_chances(self) -> None:
         """Let strong options wait again, once, that are not in the best and should be no worse than what is."""
@@ -174,7 +204,7 @@ class Search:
         chosen = [self._options[each] for each in self.best if self._options[each].axis == option.axis]
         return any(each.expected > option.expected for each in chosen)
 
-    def _is_hopeless(self, candidate: Candidate) -> bool:
+    def is_hopeless(self, candidate: Candidate) -> bool:
         """Whether a part of it has failed. More settings on top do not mend what fails."""
         return any(value is None and failed <= candidate for failed, value in self.values.items())
 
@@ -196,7 +226,7 @@ class Search:
         open_to_us = [
             each
             for each in dict.fromkeys(self._neighbours())
-            if each not in self.values and not each & self._left_out and not self._is_hopeless(each)
+            if each not in self.values and not each & self._left_out and not self.is_hopeless(each)
         ]
         if not open_to_us or not self.values[BASELINE]:
             return None
@@ -225,13 +255,15 @@ def predicted(
     """Return the mean and the standard deviation of the logarithm of each gain that is asked for, by what is known."""
     names = list(options)
     expected = np.array([options[name].expected for name in names])
+    influence = np.array([options[name].influence for name in names])
 
     def rows(candidates: Sequence[Candidate]) -> np.ndarray:
         return np.array([[float(name in each) for name in names] for each in candidates])
 
     def covariance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        shared = one @ other.T
-        made: np.ndarray = ALONE**2 * shared + PAIR**2 * shared * (shared - 1) / 2
+        """Of what options do alone, and of what each pair that both sides have does beyond that."""
+        pairs = ((one * influence**2 @ other.T) ** 2 - one * influence**4 @ other.T) / 2
+        made: np.ndarray = ALONE**2 * (one @ other.T) + PAIR**2 * pairs
         return made
 
     seen, new = rows(known), rows(asked)
@@ -239,10 +271,7 @@ def predicted(
     weights = covariance(new, seen) @ inverse
     # What is expected of options is a hint for the order; half of it is believed until something is measured.
     means = new @ expected / 2 + weights @ (gains - seen @ expected / 2)
-    variances = np.einsum("ij,ij->i", new, new) * ALONE**2
-    variances = (
-        variances + PAIR**2 * new.sum(1) * (new.sum(1) - 1) / 2 - np.einsum("ij,ij->i", weights, covariance(new, seen))
-    )
+    variances = np.diag(covariance(new, new)) - np.einsum("ij,ij->i", weights, covariance(new, seen))
     return [float(mean) for mean in means], [math.sqrt(max(float(each), 1e-12)) for each in variances]
 
 
