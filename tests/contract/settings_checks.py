@@ -197,12 +197,12 @@ def check_what_has_no_meaning_is_refused() -> None:
     assert "does not divide a batch of 8. Use --accumulate 2" in refused(NO_NORM, accumulate=3)
     assert "inference has no gradients" in refused(NO_NORM, Mode.INFERENCE, accumulate=2)
     assert "step of your own" in refused(own_step, accumulate=2)
-    assert "the Linear has no nn.ModuleList" in refused(flat, recompute=True)
+    assert "this model has no nn.ModuleList" in refused(flat, recompute=True)
     assert "inference keeps no activations" in refused(OWN, Mode.INFERENCE, recompute=True)
     assert "never calls torch.nn.functional.scaled_dot_product_attention" in refused(flat, attention_kernel="math")
     assert "--compile is off. Add --compile" in refused(flat, compile_mode="max-autotune-no-cudagraphs")
     # On CUDA alone, which the limits ask for first: here the rule alone.
-    assert "the Linear has no nn.Conv" in refusal(lambda: require_convolutions(nn.Linear(WIDTH, 4)))
+    assert "this model has no nn.Conv" in refusal(lambda: require_convolutions(nn.Linear(WIDTH, 4)))
     for layer in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
         require_convolutions(nn.Sequential(nn.ReLU(), nn.Sequential(layer(1, 1, 1))))
 
@@ -217,6 +217,41 @@ def check_what_has_no_meaning_is_refused() -> None:
             return nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=rate)[:, 0, 0]
 
     assert "does not take attention of this" in refused(network(Dropping), attention_kernel="flash")
+
+
+def check_what_a_network_has_nothing_for_is_seen_in_its_steps() -> None:
+    """What is said to be idle is what a session with it refuses: a search then need not try it."""
+
+    def idle(workload: Workload, mode: Mode = Mode.TRAINING, *, steps: int = 1, **settings: Any) -> dict[str, str]:
+        with opened(workload, mode, **settings) as session:
+            with session.observed() as found:
+                for _ in range(steps):
+                    session.step()
+            return found
+
+    def own_step(inputs: tuple[torch.Tensor], targets: torch.Tensor) -> torch.Tensor:
+        return inputs[0].mean() + targets.float().mean()
+
+    flat = network(lambda: nn.Linear(WIDTH, 4))
+    images = network(lambda: nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 4), nn.Flatten()))
+    asked = {"attention_kernel": "math", "recompute": True, "accumulate": 2, "fused": True, "channels_last": True}
+    stepping = network(lambda: nn.Linear(WIDTH, 4), step=own_step)
+    workloads = {"flat": flat, "images": images, "blocks": OWN, "step": stepping}
+    for name, workload in workloads.items():
+        found = idle(workload)
+        for setting, value in asked.items():
+            if setting in found and (name, setting) != ("step", "attention_kernel"):  # there only steps tell
+                assert found[setting] in refused(workload, **{setting: value}), name
+            elif setting not in found:
+                with opened(workload, **{setting: value}) as session:
+                    session.step()
+    assert set(idle(flat)) == {"attention_kernel", "channels_last", "conv_search", "recompute"}
+    assert set(idle(images)) == {"attention_kernel", "recompute"}
+    assert set(idle(OWN, Mode.INFERENCE)) == {"attention_kernel", "channels_last", "conv_search"}
+    assert {"fused", "accumulate"} <= set(idle(stepping))
+    assert set(idle(GPT)) == {"channels_last", "conv_search"}
+    assert "attention_kernel" not in idle(flat, steps=0), "nothing was seen"
+    assert idle(flat, compile=True) == {}, "what is compiled must not be traced anew"
 
 
 def check_what_excludes_each_other_is_refused() -> None:

@@ -35,6 +35,7 @@ def results() -> dict[str, str]:
         "check_attention_has_the_kernel_that_was_asked_for",
         "check_compiled_steps_honour_them",
         "check_what_has_no_meaning_is_refused",
+        "check_what_a_network_has_nothing_for_is_seen_in_its_steps",
         "check_what_excludes_each_other_is_refused",
         "check_cudnn_times_convolutions_only_where_asked",
     ],

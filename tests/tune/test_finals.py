@@ -65,8 +65,8 @@ def searched(*, larger: bool = False) -> Search:
     return search
 
 
-def finals(bench: Bench, measure: FinalistMeasure = measure) -> Finals:
-    request = TuningRequest(time_s=60.0, repeats=2, seconds=1.0, gate=False)
+def finals(bench: Bench, measure: FinalistMeasure = measure, *, time_s: float = 60.0) -> Finals:
+    request = TuningRequest(time_s=time_s, repeats=2, seconds=1.0, gate=False)
     return Finals(
         request, bench, measure=measure, check=lambda _: GateVerdict(), store=None, say=lambda _: None,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -143,7 +143,7 @@ def test_what_gains_less_than_a_hundredth_in_the_finals_is_left_out_and_says_so(
     """Runs are their own figures here."""
     monkeypatch.setattr("metalmark.app.tune_finals.value_of", lambda runs, _: runs[0])
     monkeypatch.setattr("metalmark.app.tune_finals.excess_of", lambda _runs, _request: 1.0)
-    faster = SimpleNamespace(verdict=Verdict.FASTER)
+    faster = SimpleNamespace(verdict=Verdict.FASTER, ratio=2.0, high=2.1)
     monkeypatch.setattr("metalmark.app.tune_finals.compared", lambda _baseline, _runs, _request: faster)
     search = searched()
     both = LAYOUT | HALF
@@ -160,3 +160,32 @@ def test_what_gains_less_than_a_hundredth_in_the_finals_is_left_out_and_says_so(
         assert not reasons
     else:
         assert reasons == {key_of(search.change(both)): "Measured in turn with layout, it gains less than 1%."}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "high", "time_s", "rounds"),
+    [
+        (Verdict.FASTER, 2.0, 60.0, 2),
+        pytest.param(Verdict.CANT_TELL, 1.05, 60.0, 2, id="what it might gain is not worth it"),
+        pytest.param(Verdict.CANT_TELL, 9.0, 60.0, 6, id="three times as many as were asked for"),
+        pytest.param(Verdict.CANT_TELL, 9.0, 12.0, 4, id="as many as there is time for"),
+    ],
+)
+def test_more_processes_are_measured_while_they_leave_open_what_is_gained(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, high: float, time_s: float, rounds: int
+) -> None:
+    judged = SimpleNamespace(verdict=verdict, high=high, ratio=1.5, reason="noise")
+    monkeypatch.setattr("metalmark.app.tune_finals.value_of", lambda runs, _: runs[0])
+    monkeypatch.setattr("metalmark.app.tune_finals.excess_of", lambda _runs, _request: 1.0)
+    monkeypatch.setattr("metalmark.app.tune_finals.compared", lambda _baseline, _runs, _request: judged)
+    bench, asked = Bench(elapsed_s=0.0), []
+
+    def measured(changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -> list[list[Any]]:
+        asked.append(repeats)
+        bench._elapsed_s = float(repeats * len(changes))
+        assert not with_short
+        return [[1.0], [0.5]]
+
+    last = finals(bench, measured, time_s=time_s)
+    assert last.decide(searched()) == (LAYOUT if verdict is Verdict.FASTER else BASELINE)
+    assert asked == list(range(2, rounds + 1))

@@ -130,6 +130,18 @@ def test_that_nothing_helps_is_said_with_what_is_faster_and_fails_the_gate() -> 
     )
 
 
+def test_where_processes_differ_too_much_it_is_not_said_that_nothing_helps() -> None:
+    noisy = replace(OTHER_RUNGS[0], status=RungStatus.NO_GAIN, gain=5.75, low=0.32, high=103.79, reason="noise")
+    found = tuned(ladder=(BASELINE_RUNG,), others=(noisy,))
+    assert found.undecided == noisy
+    assert said(found).startswith("It can't be told what makes mnist-mlp on torch, cpu faster (3.20 ms per step): ")
+    assert "measured 5.75x (0.32 to 103.79)" in said(found)
+    assert tuning_run(found).header.ending == "can't tell what helps"
+    flat = replace(noisy, gain=1.01, low=0.98, high=1.04)
+    assert tuned(ladder=(BASELINE_RUNG,), others=(flat,)).undecided is None
+    assert tuned(others=(noisy,)).undecided is None, "something else helps"
+
+
 def test_a_baseline_that_failed_has_the_reason() -> None:
     lost = tuning_run(failed(FailureKind.OUT_OF_MEMORY, "no room"))
     assert tuning_sentence(lost) == "mnist-mlp on torch, cpu could not be tuned: out of memory: no room."

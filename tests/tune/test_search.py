@@ -262,6 +262,14 @@ def test_what_was_no_better_than_before_is_not_on_the_way_to_the_best() -> None:
     for candidate, value in (((), 1.0), (("fused",), 1.0), (("compile",), 0.8), (("fused", "compile"), 0.5)):
         search.tell(frozenset(candidate), value)
     assert search.path(search.best) == [BASELINE, {"compile"}, {"fused", "compile"}]
+    search.tell(frozenset({"fused", "compile", "tf32"}), 0.499)
+    assert search.path(frozenset({"fused", "compile", "tf32"})) == [
+        BASELINE, {"compile"}, {"fused", "compile"}, {"fused", "compile", "tf32"},
+    ]  # fmt: skip
+    search.tell(frozenset({"channels_last"}), 1.1)
+    assert search.path(frozenset({"channels_last"})) == [BASELINE, {"channels_last"}]
+    assert search.path(BASELINE) == [BASELINE]
+    assert search.path(frozenset({"fused", "bfloat16"})) == [BASELINE, {"fused", "bfloat16"}], "it was not measured"
 
 
 def climbed(climb: BatchClimb, times: dict[int, float | None], held: dict[int, int] | None = None) -> int:

@@ -50,6 +50,16 @@ def test_a_framework_says_what_it_lacks() -> None:
     assert "fused" not in names(space(mode=Mode.INFERENCE))
 
 
+def test_what_a_network_has_nothing_for_is_not_tried() -> None:
+    idle = {"channels_last": "this model has no images.", "attention_kernel": "it computes no attention."}
+    found = space_of(PLAN, device_type="cuda", goal=TuningGoal.THROUGHPUT, machine=MACHINE, idle=idle)
+    assert not {"channels_last", "cuDNN attention"} & set(names(found))
+    assert set(names(space())) - set(names(found)) == {"channels_last", "cuDNN attention"}
+    assert {"channels_last: this model has no images.", "cuDNN attention: it computes no attention."} <= set(
+        found.left_out
+    )
+
+
 def test_what_a_plan_has_already_is_not_needed_any_more() -> None:
     def needs(plan: Plan) -> dict[str, tuple[str, ...]]:
         found = space_of(plan, device_type="cuda", goal=TuningGoal.THROUGHPUT, machine=MACHINE)

@@ -11,7 +11,7 @@ from metalmark.app.tune_trials import TuningStopped
 from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityMark, ParityVerdict
 from metalmark.model.plan import PlanChange
-from metalmark.model.tuning import Rung, RungStatus, TuningRequest
+from metalmark.model.tuning import OPEN_GAIN, Rung, RungStatus, TuningRequest
 from metalmark.stats.difference import Verdict
 from metalmark.tune.figures import compared, excess_of, value_of
 from metalmark.tune.ladder import change_words, key_of
@@ -26,6 +26,9 @@ MOST_FINALISTS, MOST_GATES = 2, 3
 TOO_MUCH_NOTE = (
     "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
 )
+MOST_ROUNDS = 3
+"""How many times as many processes as were asked for are measured, where there is time, while they leave open whether
+the fastest finalist is faster."""
 LEAST_REPEATS = 2
 """Of one process nothing shows how processes differ."""
 SUSPECTS = (
@@ -117,7 +120,8 @@ class Finals:
         is_over = not self._bench.has_time(1.0)
         if is_over:
             finalists = [each for each in finalists if self._bench.is_known(search.change(each))] or finalists
-        room_s = finals_share(self._bench) * self._request.time_s - self._bench.elapsed_s()
+        share = finals_share(self._bench)
+        room_s = share * self._request.time_s - self._bench.elapsed_s()
         if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_final_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [search.change(each) for each in finalists]
@@ -137,6 +141,11 @@ class Finals:
         self._say(f"Measuring {names} in turn with the baseline, {times}.")
         every = [PlanChange(), *changes]
         baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
+        while self._leaves_open(baseline, measured) and repeats < MOST_ROUNDS * self._request.repeats:
+            if self._bench.elapsed_s() + self._bench.usual_final_s * len(every) > share * self._request.time_s:
+                break
+            repeats += 1
+            baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
         values = {
             each: value for each, runs in zip(finalists, measured, strict=True)
             if (value := value_of(runs, self._request)) is not None
@@ -157,6 +166,14 @@ class Finals:
                 reason = f"Measured in turn with {change_words(changes[place])}, it gains less than {WORTH * 100:g}%."
                 self._mark(change, RungStatus.NO_GAIN, GateVerdict(), reason)
         return winner
+
+    def _leaves_open(self, baseline: Sequence[BenchRun], measured: Sequence[Sequence[BenchRun]]) -> bool:
+        """Whether processes differ too much to tell if the fastest finalist gains much or nothing."""
+        found = [each for runs in measured if (each := compared(baseline, runs, self._request)) is not None]
+        fastest = max(found, key=lambda each: each.ratio, default=None)
+        if fastest is None or fastest.high is None:
+            return False
+        return fastest.verdict is Verdict.CANT_TELL and fastest.high > OPEN_GAIN
 
     def _why_not(self, baseline: Sequence[BenchRun], runs: Sequence[BenchRun], *, too_much: bool) -> str:
         """Return why the fastest finalist is no answer; empty where it is. `too_much`: the baseline needs more memory

@@ -79,6 +79,7 @@ class Tuner:
         self._search = Search(self._options)
         self._waiting_share = 0.0
         """Of a step with the best settings so far, what it waits for its loader."""
+        self._waits_note = ""
         self._no_larger = ""
         """Why no batch is tried that is larger than the best."""
         self._batch_fails = False
@@ -176,11 +177,12 @@ class Tuner:
         return baseline
 
     def _begin_search(self, baseline: BenchRun) -> None:
+        assert isinstance(baseline.outcome, Completed)
         self._waiting_share = self._waiting(baseline)
         space = space_of(
             self._plan, device_type=device_type(_placed_on(baseline)), goal=self._request.goal,
-            machine=baseline.machine, waiting_share=self._waiting_share, fixed=self._request.fixed,
-            tight=excess_of([baseline], self._request) > 1,
+            machine=baseline.machine, idle=baseline.outcome.idle_settings, waiting_share=self._waiting_share,
+            fixed=self._request.fixed, tight=excess_of([baseline], self._request) > 1,
         )  # fmt: skip
         self._options, self._left_out = space.options, space.left_out
         self._search = Search(space.options)
@@ -188,7 +190,7 @@ class Tuner:
 
     def _climb(self, *, until: float) -> bool:
         """Measure what the search proposes until a share of the time is over; return whether something was better."""
-        before = self._search.best
+        before, self._waits_note = self._search.best, ""
         while (candidate := self._search.propose()) is not None:
             change = self._search.change(candidate)
             if self._waits_too_much(change):
@@ -197,10 +199,12 @@ class Tuner:
             cost = self._search.cost(self._search.added(candidate))
             if cost > 1 and not self._bench.has_time(share, cost=cost) and not self._bench.is_known(change):
                 # What the best has is not left out, though it may be what makes the rest costly to try.
-                costly = self._search.costliest(candidate - self._search.best or candidate)
+                added = candidate - self._search.best
+                costly = self._search.costliest(added or candidate)
                 tried = any(costly in each for each in self._search.values)
                 self._search.leave_out(costly)
-                self._left_out += (NO_TIME_TO_COMPILE.format(change_words(change) if tried else costly),)
+                if added:
+                    self._left_out += (NO_TIME_TO_COMPILE.format(f"{costly} on top of the best" if tried else costly),)
                 continue
             if not self._bench.has_time(share) and not self._bench.is_known(change):
                 self._notes.append("The search was out of time before everything was tried: --time gives it more.")
@@ -239,7 +243,7 @@ class Tuner:
         waiting, loader = self._waiting_share, self._search.change(self._search.best).loader
         if waiting < MOST_WAITING or untried or change.loader != loader:
             return False
-        self._notes.append(
+        self._waits_note = (
             f"A step waits {waiting * 100:.0f}% of its time for its input whatever the loader, so settings of the step "
             "itself were not tried: they would gain next to nothing. Make the data cheaper to load."
         )
@@ -270,6 +274,7 @@ class Tuner:
             climb.tell(batch, value, _peak_bytes(runs), spoilt=spoilt)
             if value is not None and climb.best == batch:
                 self._search.grow(larger, value)
+                self._waiting_share = self._waiting(runs[0])
             self._batch_fails = bool(climb.ended)
             self._save(self._outcome(self._search.best, complete=False))
         if self._search.best != best:
@@ -315,13 +320,14 @@ class Tuner:
         outcome = baseline.outcome
         assert isinstance(outcome, Completed)
         new, old = (each.get(BATCH_AXIS) for each in (chain[-1].params, self._plan.params))
-        larger = [BATCH_NOTE.format(new=new, old=old)] if new else []
+        larger = [BATCH_NOTE.format(new=new, old=old)] if new and self._plan.mode is Mode.TRAINING else []
         if new and self._no_larger:
             larger.append(f"No larger batch: {self._no_larger}.")
+        notes = [*larger, *self._notes, *filter(None, [self._waits_note]), *self._finals.notes]
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
             trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,
-            left_out=self._left_out, notes=tuple(dict.fromkeys([*larger, *self._notes, *self._finals.notes])),
+            left_out=self._left_out, notes=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
     def _save(self, outcome: Tuned | Failed) -> TuningRun:

@@ -73,6 +73,10 @@ class Session(Protocol):
     def settle(self) -> None:
         """Called once, after the first step and outside the clock: end what only that one needed."""
 
+    def observed(self) -> AbstractContextManager[dict[str, str]]:
+        """Look at the steps that are taken meanwhile, outside the clock. The dictionary then names the settings that
+        would change nothing of this network, each with the reason."""
+
     def synchronize(self) -> None:
         """Return when the device is idle. There is no default: a wrong one makes every number wrong."""
 

@@ -15,7 +15,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from metalmark.backends.base import RING, DeviceReport, Placement, Probe
@@ -206,6 +206,10 @@ class FakeSession:
 
     def settle(self) -> None:
         """The software device leaves nothing behind that works beside its steps."""
+
+    def observed(self) -> AbstractContextManager[dict[str, str]]:
+        """No setting here depends on what a network is made of."""
+        return nullcontext({})
 
     def synchronize(self) -> None:
         if "no-sync" not in self._faults:

@@ -113,9 +113,15 @@ def threads_of(plan: Plan, device_type: str) -> int | None:
     return cpu.cores_each(limits(), plan.world.nproc)
 
 
+NO_IMAGES = "this model has no 4-dimensional weight, so there is no image layout to change."
+
+
+def has_images(dimensions: Iterable[int]) -> bool:
+    """Whether one of a model's weights, of so many dimensions each, is a convolution's."""
+    return 4 in dimensions
+
+
 def require_images(dimensions: Iterable[int]) -> None:
-    """Refuse --channels-last for a model none of whose weights, of so many dimensions each, is a convolution's."""
-    if 4 not in dimensions:
-        raise UnsupportedError(
-            "--channels-last: this model has no 4-dimensional weight, so there is no image layout to change."
-        )
+    """Refuse --channels-last for a model without convolutions."""
+    if not has_images(dimensions):
+        raise UnsupportedError(f"--channels-last: {NO_IMAGES}")

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import keras
@@ -79,6 +79,10 @@ class TensorflowSession:
 
     def settle(self) -> None:
         """Graphs are traced and compiled in this process."""
+
+    def observed(self) -> AbstractContextManager[dict[str, str]]:
+        """No setting here depends on what a network is made of."""
+        return nullcontext({})
 
     def synchronize(self) -> None:
         # tf.test.experimental.sync_devices() runs an op whose kernel waits only in CUDA builds: on Metal, and on any

@@ -22,9 +22,11 @@ from metalmark.backends.torch_compiler import (
 from metalmark.backends.torch_devices import TorchDevice, reports, resolve
 from metalmark.backends.torch_recipe import MAKE_IT_FUSED, make_optimizer, module_of
 from metalmark.backends.torch_settings import (
+    NOT_IN_OWN_STEP,
     BatchParts,
     attention,
     attention_errors,
+    observed_steps,
     recompute_blocks,
     refuse_combinations,
     require_attention,
@@ -50,7 +52,7 @@ class TorchSession:
     def __init__(self, plan: Plan, workload: Workload, device: torch.device, kind: TorchDevice) -> None:
         self._device, self._kind = device, kind
         settings = plan.settings
-        self._compiles = settings.compile
+        self._compiles, self._is_eager = settings.compile, not (settings.compile or settings.graph)
         self._training = training = plan.mode is Mode.TRAINING
         self._batch_size = plan.params.get("batch_size")
         recipe = self.recipe = workload.recipe("torch", plan.params)
@@ -113,6 +115,11 @@ class TorchSession:
     def settle(self) -> None:
         if self._compiles:
             end_helpers()
+
+    def observed(self) -> AbstractContextManager[dict[str, str]]:
+        if not self._is_eager:
+            return nullcontext({})  # what is compiled or captured must not be seen differently than it was before
+        return observed_steps(self._model, own_step=self.recipe.step is not None)
 
     def synchronize(self) -> None:
         self._kind.synchronize(self._device)
@@ -256,7 +263,7 @@ class TorchSession:
         rebuild, step = self.layout.rebuild, recipe.step
         assert step is not None
         if settings.fused:
-            raise UnsupportedError("--fused does not reach the optimisers of a step of your own.", hint=MAKE_IT_FUSED)
+            raise UnsupportedError(f"--fused: {NOT_IN_OWN_STEP}", hint=MAKE_IT_FUSED)
         if settings.dtype is Dtype.FLOAT16:
             raise UnsupportedError(
                 "--dtype float16 needs a gradient scaler around the backward pass, which is inside your own step.",

@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from metalmark.backends.session import NO_IMAGES, has_images
 from metalmark.backends.torch_compiler import captures_graphs
 from metalmark.errors import UnsupportedError
 from metalmark.model.plan import Mode, Plan, Settings
@@ -28,6 +29,16 @@ NO_KERNEL = "No available kernel"
 WITH_STATISTICS = torch.nn.modules.batchnorm._NormBase
 CONVOLUTION = torch.nn.modules.conv._ConvNd
 FEWEST_BLOCKS = 2
+NO_CONVOLUTION = "this model has no nn.Conv or nn.ConvTranspose layer, so cuDNN has no convolution to time."
+NO_ATTENTION = (
+    "this network never calls torch.nn.functional.scaled_dot_product_attention, so there is no kernel to choose."
+)
+NO_BLOCKS = (
+    "this model has no nn.ModuleList or nn.Sequential with two blocks or more that have parameters, so there is "
+    "nothing to compute again."
+)
+NO_PARTS = "it does not reach into a step of your own, which runs forward, backward and update itself."
+NOT_IN_OWN_STEP = "it does not reach the optimisers of a step of your own."
 
 
 def refuse_combinations(plan: Plan, recipe: Recipe) -> None:
@@ -51,8 +62,7 @@ def refuse_combinations(plan: Plan, recipe: Recipe) -> None:
         )
     if settings.accumulate > 1 and recipe.step is not None:
         raise UnsupportedError(
-            "--accumulate does not reach into a step of your own, which runs forward, backward and update itself.",
-            hint="Split the batch inside the step, or leave --accumulate out.",
+            f"--accumulate: {NO_PARTS}", hint="Split the batch inside the step, or leave --accumulate out."
         )
     if settings.recompute and not training:
         raise UnsupportedError(
@@ -68,12 +78,31 @@ def refuse_combinations(plan: Plan, recipe: Recipe) -> None:
 
 def require_convolutions(model: torch.nn.Module) -> None:
     """Refuse --conv-search for a model without a layer that is a convolution."""
-    if not any(isinstance(module, CONVOLUTION) for module in model.modules()):
-        raise UnsupportedError(
-            f"--conv-search: the {type(model).__name__} has no nn.Conv or nn.ConvTranspose layer, so cuDNN has no "
-            "convolution to time.",
-            hint="Leave --conv-search out.",
-        )
+    if not has_layer(model, CONVOLUTION):
+        raise UnsupportedError(f"--conv-search: {NO_CONVOLUTION}", hint="Leave --conv-search out.")
+
+
+def has_layer(model: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in model.modules())
+
+
+@contextmanager
+def observed_steps(model: torch.nn.Module, *, own_step: bool) -> Iterator[dict[str, str]]:
+    """Look at the eager steps that are taken meanwhile; the dictionary then names the settings that would change
+    nothing of them, each with the reason."""
+    idle: dict[str, str] = {}
+    if not has_images(parameter.ndim for parameter in model.parameters()):
+        idle["channels_last"] = NO_IMAGES
+    if not has_layer(model, CONVOLUTION):
+        idle["conv_search"] = NO_CONVOLUTION
+    if len(repeated_blocks(model)) < FEWEST_BLOCKS:
+        idle["recompute"] = NO_BLOCKS
+    if own_step:
+        idle["fused"], idle["accumulate"] = NOT_IN_OWN_STEP, NO_PARTS
+    with AttentionCalls() as calls:
+        yield idle
+    if calls.any and not calls.seen and not has_layer(model, torch.nn.MultiheadAttention):
+        idle["attention_kernel"] = NO_ATTENTION
 
 
 # A batch in parts.
@@ -155,18 +184,14 @@ def attention_errors(settings: Settings, device_type: str) -> Iterator[None]:
 
 def require_attention(model: torch.nn.Module, run: Callable[[torch.nn.Module], Any]) -> None:
     """Refuse a kernel for attention where a forward pass computes none by PyTorch's function for it."""
-    if any(isinstance(module, torch.nn.MultiheadAttention) for module in model.modules()):
+    if has_layer(model, torch.nn.MultiheadAttention):
         return  # in inference it calls a kernel of its own, which heeds the switch
     calls = AttentionCalls()
     # A copy: a pass may change what the model holds, such as a cache of keys and values.
     with calls, torch.no_grad():
         run(copy.deepcopy(model).eval())
     if not calls.seen:
-        raise UnsupportedError(
-            "--attention-kernel: this network never calls torch.nn.functional.scaled_dot_product_attention, so there "
-            "is no kernel to choose.",
-            hint="Leave --attention-kernel out.",
-        )
+        raise UnsupportedError(f"--attention-kernel: {NO_ATTENTION}", hint="Leave --attention-kernel out.")
 
 
 class AttentionCalls(TorchFunctionMode):  # type: ignore[misc]
@@ -174,9 +199,10 @@ class AttentionCalls(TorchFunctionMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = False
+        self.any = self.seen = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.any = True
         self.seen = self.seen or func is torch.nn.functional.scaled_dot_product_attention
         return func(*args, **(kwargs or {}))
 
@@ -188,11 +214,7 @@ def recompute_blocks(model: torch.nn.Module, *, compiled: bool) -> None:
     """Let the repeated blocks of a model keep their inputs only, and compute the rest again in the backward pass."""
     blocks = repeated_blocks(model)
     if len(blocks) < FEWEST_BLOCKS:
-        raise UnsupportedError(
-            f"--recompute: the {type(model).__name__} has no nn.ModuleList or nn.Sequential with two blocks or more "
-            "that have parameters, so there is nothing to compute again.",
-            hint="Leave --recompute out.",
-        )
+        raise UnsupportedError(f"--recompute: {NO_BLOCKS}", hint="Leave --recompute out.")
     for block in dict.fromkeys(blocks):  # one that shares its weights may stand in the list several times
         block.forward = _recomputed(block, compiled=compiled)
 

@@ -35,7 +35,8 @@ from metalmark.cli.train import echo_error
 @click.option("--gate/--no-gate", default=True,
               help="Check that the best settings train the same network (on by default).")  # fmt: skip
 @click.option("--repeat", type=click.IntRange(2, 1000), default=3, show_default=True,
-              help="Number of processes per finalist, in turn with the baseline.")  # fmt: skip
+              help="Number of processes per finalist, in turn with the baseline; where that many can't tell whether "
+                   "it gains, up to three times as many.")  # fmt: skip
 @click.option("--seconds", type=shared.SECONDS, default=3.0, show_default=True,
               help="How long each process of a finalist is measured; those of the search a third of it.")  # fmt: skip
 @click.option("-o", "--output", default=None, metavar="FILE",

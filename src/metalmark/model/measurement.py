@@ -113,6 +113,8 @@ class Completed(Struct, frozen=True, kw_only=True, tag="completed"):
     flops_per_sample: float | None = None
     """Analytic, for one step of this mode; an estimate of the work, not a reading."""
     notes: tuple[str, ...] = ()
+    idle_settings: dict[str, str] = {}
+    """Settings that would change nothing of this network, each with the reason, as far as the framework can tell."""
     fallbacks: tuple[str, ...] = ()
     """Operations that the framework said it ran on the CPU for want of a kernel, by its own names."""
     world: WorldTimes | UnsetType = UNSET

@@ -12,6 +12,9 @@ from metalmark.model.parity import ParityMark, ParityVerdict
 from metalmark.model.plan import Plan, PlanChange
 from metalmark.model.run import Count, Failed, Flag, Identifier, Machine, Run, Seconds, Software, Telemetry
 
+OPEN_GAIN = 1.1
+"""Settings that may gain as much, as far as a noisy measurement shows, are not said to gain nothing."""
+
 
 class TuningGoal(StrEnum):
     """What is made smaller."""
@@ -101,6 +104,11 @@ class Rung(Struct, frozen=True, kw_only=True):
     runs: tuple[Identifier, ...] = ()
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was measured in several processes that differ too much to tell if it is better or worse."""
+        return self.low is not None and self.high is not None and self.low < 1 and self.high > OPEN_GAIN
+
+    @property
     def proved(self) -> bool:
         """Whether it passed the gate. Where no setting of the step differs, only a loader or a batch size, there is
         nothing that a check could compare."""
@@ -144,6 +152,12 @@ class Tuned(Struct, frozen=True, kw_only=True, tag="tuned"):
     def best(self) -> Rung:
         return self.ladder[-1]
 
+    @property
+    def undecided(self) -> Rung | None:
+        """Where nothing is known to help, the settings of which that could not be told."""
+        left = [rung for rung in self.others if rung.status is RungStatus.NO_GAIN and rung.is_open]
+        return max(left, key=lambda rung: rung.gain or 0.0, default=None) if len(self.ladder) == 1 else None
+
 
 class TuningRun(Run, frozen=True, kw_only=True, tag="tune"):
     sweep: Identifier
@@ -163,6 +177,7 @@ class TuningRun(Run, frozen=True, kw_only=True, tag="tune"):
             return self.plan.label, self.outcome.kind.value, self
         best = self.outcome.best
         if best.gain is None or best.status is RungStatus.BASELINE:
-            return self.plan.label, "nothing helps" if self.outcome.complete else "stopped", self
+            helps = "can't tell what helps" if self.outcome.undecided is not None else "nothing helps"
+            return self.plan.label, helps if self.outcome.complete else "stopped", self
         proved = "" if best.status is RungStatus.BEST else f", {best.status.value}"
         return self.plan.label, f"{best.gain:.2f}x{proved}", self

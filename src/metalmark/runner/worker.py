@@ -141,7 +141,8 @@ def run(job: Job, backend: Backend, tell: ProgressPipe, ranks: Ranks = ONE) -> C
             session.feeder.stream(False)
         tell("proof")
         memory = session.memory()
-        proof = evidence.conclude()
+        with session.observed() as idle_settings:
+            proof = evidence.conclude()
         began = dict(tell.began)
         # The last of all: steps without an exchange leave each process with other weights.
         world = world_times(session, clock, ranks, measurement) if ranks.count > 1 else msgspec.UNSET
@@ -158,7 +159,7 @@ def run(job: Job, backend: Backend, tell: ProgressPipe, ranks: Ranks = ONE) -> C
             placed_on=session.placement.device, device_name=session.placement.name, measurement=measurement,
             proof=proof, phases=phases, memory=memory, samples_per_step=plan.samples_per_step,
             parameters=session.parameters, trainable_parameters=session.trainable_parameters, data=data,
-            flops_per_sample=flops, notes=notes,
+            flops_per_sample=flops, notes=notes, idle_settings=idle_settings,
             tokens_per_sample=workload.tokens(plan.params) if workload.tokens is not None else None, world=world,
         )  # fmt: skip
 

@@ -60,8 +60,8 @@ def ladder_of(
 ) -> tuple[tuple[Rung, ...], tuple[Rung, ...]]:
     """Return the rungs from the baseline to the best (the last of `chain`), and those of all else that was tried.
 
-    `marked`: rungs that the gate has judged, by their change. A rung is compared with the baseline as it was measured
-    itself: finalists in turn with it, the others by one short process each.
+    `marked`: rungs that the gate has judged, by their change. All are compared with the baseline as it was measured
+    last, in turn with the finalists: a disturbance of its first, short process would be in every other gain.
     """
     by_change = {key_of(each.change): each for each in tried}
     baseline = by_change[key_of(PlanChange())]
@@ -110,9 +110,7 @@ def _rung(
     status: RungStatus,
     marked: Mapping[bytes, Rung],
 ) -> Rung:
-    as_finalist = bool(tried.final and baseline.final)
-    runs, against = (tried.final, baseline.final) if as_finalist else (tried.short, baseline.short)
-    rung = rung_of(title, tried.change, runs, against, request, status)
+    rung = rung_of(title, tried.change, tried.final or tried.short, baseline.final or baseline.short, request, status)
     mark = marked.get(key_of(tried.change))
     if mark is None:
         return rung

@@ -142,7 +142,7 @@ class Search:
         self._waiting = [each for each in self._waiting if each != name]
 
     def costliest(self, candidate: Candidate) -> str:
-        return max(candidate, key=lambda name: self._options[name].cost)
+        return max(candidate, key=lambda name: (self._options[name].cost, self._options[name].recompiles))
 
     def axis(self, name: str) -> str:
         """Return the setting that an option is a value of."""
@@ -150,27 +150,35 @@ class Search:
 
     def path(self, best: Candidate) -> list[Candidate]:
         """Return the combinations on the way to the best, the baseline first: each is a part of the one after it, which
-        is better.
+        is better; a hundredth better, unless it is the best.
 
-        Of those measured, a long chain; what was never measured is not on it, nor a batch between two others.
+        Of those measured, the longest chain; what was never measured is not on it, nor a batch between two others.
         """
-        chain = [best]
-        while inner := [each for each in self.ranking() if each and self._is_way_to(each, chain[-1])]:
-            chain.append(max(inner, key=lambda each: (len(each), -(self.values[each] or 0.0))))
-        chain = [*chain, BASELINE] if best else chain
+        ways: dict[Candidate, list[Candidate]] = {BASELINE: [BASELINE]}
+        for each in reversed(self.ranking()):  # the slowest first: whatever may lie before it
+            if each not in (BASELINE, best):
+                ways[each] = self._way_to(each, ways, worth=WORTH)
+        chain = self._way_to(best, ways, worth=0.0) or list(dict.fromkeys([BASELINE, best]))
         grown = set(self._grown)
         between = {
-            middle for after, middle, before in zip(chain, chain[1:], chain[2:], strict=False)
-            if after - grown == middle - grown == before - grown
+            middle for before, middle, after in zip(chain, chain[1:], chain[2:], strict=False)
+            if before - grown == middle - grown == after - grown
         }  # fmt: skip
-        return [each for each in reversed(chain) if each not in between]
+        return [each for each in chain if each not in between]
 
-    def _is_way_to(self, inner: Candidate, outer: Candidate) -> bool:
-        """Whether a combination is a part of another, which is better. A batch is a part of a larger one."""
+    def _way_to(self, end: Candidate, ways: Mapping[Candidate, list[Candidate]], *, worth: float) -> list[Candidate]:
+        """Return the longest way that leads to a combination; none where it is no better than the baseline."""
+        value = self.values.get(end) or 0.0
+        found = [
+            way for each, way in ways.items()
+            if way and self._is_part(each, end) and value < (self.values[each] or 0.0) * (1 - worth)
+        ]  # fmt: skip
+        return [*max(found, key=lambda way: (len(way), -(self.values[way[-1]] or 0.0))), end] if found else []
+
+    def _is_part(self, inner: Candidate, outer: Candidate) -> bool:
+        """Whether a combination is a part of another. A batch is a part of a larger one."""
         larger = {name: self._grown[place + 1 :] for place, name in enumerate(self._grown)}
-        part = all(name in outer or not outer.isdisjoint(larger.get(name, ())) for name in inner)
-        value = self.values.get(outer)
-        return part and inner != outer and (value is None or value < (self.values[inner] or 0.0) * (1 - WORTH))
+        return all(name in outer or not outer.isdisjoint(larger.get(name, ())) for name in inner)
 
     def _give_second_chances(self) -> None:
         """Let strong options wait again, once, that are not in the best and should be no worse than what is."""

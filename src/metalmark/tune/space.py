@@ -1,11 +1,13 @@
 """The space: what may be changed of a plan here, and why the rest may not."""
 
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from metalmark.backends.catalog import FRAMEWORKS
 from metalmark.errors import UnsupportedError
@@ -63,12 +65,14 @@ def space_of(
     device_type: str,
     goal: TuningGoal,
     machine: Machine,
+    idle: Mapping[str, str] = MappingProxyType({}),
     waiting_share: float = 0.0,
     fixed: Collection[str] = (),
     tight: bool = False,
 ) -> Space:
-    """Return the options for a plan on a type of device. `waiting_share`: of a step, what it waits for its loader.
-    `tight`: the plan needs more memory than it may, so what saves memory is tried whatever the goal."""
+    """Return the options for a plan on a type of device. `idle`: settings that would change nothing of its network,
+    each with the reason. `waiting_share`: of a step, what it waits for its loader. `tight`: the plan needs more memory
+    than it may, so what saves memory is tried whatever the goal."""
     options: list[TuningOption] = []
     left_out: list[str] = []
     refused: set[str] = set()
@@ -85,7 +89,8 @@ def space_of(
         needed = _settings_of(entry.needs)
         if change.applied(plan) == plan or (entry.instead_of and entry.instead_of not in refused):
             continue
-        why = unsupported(plan, PlanChange(settings={**needed, **entry.settings}, loader=entry.loader), device_type)
+        why = next((idle[name] for name in entry.settings if name in idle), "")
+        why = why or unsupported(plan, replace(change, settings={**needed, **entry.settings}), device_type)
         if why:
             refused.add(entry.name)
             left_out.append(f"{entry.name}: {why}")

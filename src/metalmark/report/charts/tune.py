@@ -27,10 +27,10 @@ def tuning_figures(run: TuningRun) -> list[Drawn]:
         return [Missing(title=LADDER_TITLE, reason="nothing was tuned")]
     drawn: list[Drawn] = []
     if len(found.ladder) > 1:
-        about = "Each rung has the settings of the one above it, and one more. "
+        about = "Each rung has the settings of the one above it, and more. "
         drawn.append(_figure(run, LADDER_TITLE, about, found.ladder, lambda rung: rung.title))
     else:
-        drawn.append(Missing(title=LADDER_TITLE, reason="no setting helps"))
+        drawn.append(Missing(title=LADDER_TITLE, reason=run.header.ending))
     told = [one for one in found.others if one.gain is not None]
     if told:
         left = f"The first {MOST_ROWS} of {len(told)}. " if len(told) > MOST_ROWS else ""

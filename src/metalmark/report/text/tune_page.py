@@ -235,6 +235,13 @@ def _nothing_helps(run: TuningRun, found: Tuned) -> str:
     if not found.complete:
         return f"Stopped after {_trials(found)}, before any setting was seen to make {subject} {faster} ({was})."
     tried = len(found.others)
+    if (open_one := found.undecided) is not None:
+        gain = gain_words(open_one.gain, open_one.low, open_one.high)
+        return (
+            f"It can't be told what makes {subject} {faster} ({was}): {rung_name(open_one)} measured {gain}, since "
+            "processes of the same settings differ so much here. Close other programs, or give it more processes and "
+            "time (--repeat, --time)."
+        )
     if not tried:
         return f"No setting helps: there was nothing to try on {subject} ({was})."
     of = "the one that was tried does not make" if tried == 1 else f"none of {tried} that were tried makes"
