@@ -128,9 +128,8 @@ def has_reached(name: str, run: TuningRun) -> bool:
 
 
 def kept(name: str, asked: str) -> str:
-    """Return what stays as it is in a case: what is asked, and what its network has nothing for."""
-    without = ("attention_kernel", "environment") if has_images(name) else ("channels_last", "conv_search")
-    axes = dict.fromkeys((*asked.split(","), *without))
+    """Return what stays as it is in a case: what is asked, and of images the variable that gained for a decoder."""
+    axes = dict.fromkeys((*asked.split(","), *(("environment",) if has_images(name) else ())))
     return ",".join(axis for axis in axes if axis != "batch_size" or not name.endswith(ANY_BATCH))
 
 

@@ -11,7 +11,7 @@ from metalmark.model.measurement import BenchRun
 from metalmark.model.parity import ParityRun
 from metalmark.model.plan import Plan, Sweep
 from metalmark.model.run import Failed, RunKind, now_utc
-from metalmark.model.tuning import TuningPhase, TuningRun
+from metalmark.model.tuning import Rung, TuningPhase, TuningRun
 from metalmark.report.text.explain_page import gain_words
 from metalmark.report.text.run_tables import summary
 from metalmark.report.text.tune_page import rung_line
@@ -245,12 +245,13 @@ class Overview:
         return f"{tuning.plan.label}: " if self.sweep is not None and len(self.sweep.plans) > 1 else ""
 
     def _tune(self, event: TuningProgress) -> None:
-        """Note how far a search is, with a line for each of its settings of which something new is known."""
+        """Note how far a search is, with a line for each of its settings that were measured or judged since."""
         before = self.tunings.get(event.node)
-        known = before.rungs if before is not None else ()
+        known = {_measured_of(rung) for rung in (before.rungs if before is not None else ())}
         self.tunings[event.node], best = event, best_so_far(event.rungs)
         head = f"{event.node}: {self._baseline(event)}" if event.node else self._baseline(event)
-        self.ended += [printable(f"{head}{rung_line(rung, best)}") for rung in event.rungs if rung not in known]
+        news = [rung for rung in event.rungs if _measured_of(rung) not in known]
+        self.ended += [printable(f"{head}{rung_line(rung, best)}") for rung in news]
 
     def _end_part(self, event: Ended) -> None:
         """Count a part. Where several run at once, parts end as often as they have so far."""
@@ -365,6 +366,11 @@ class LiveStatusFile:
             ),
         )  # fmt: skip
         self._file.write(status)
+
+
+def _measured_of(rung: Rung) -> tuple[object, ...]:
+    """Tell whether a rung has news. Its gain may change because the baseline was measured again, which is none."""
+    return rung.runs, rung.title, rung.status, rung.reason
 
 
 def _tried_words(tuning: TuningProgress, plan: Plan, repeat: int) -> str:
