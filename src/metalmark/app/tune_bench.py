@@ -64,11 +64,16 @@ class TrialBench:
     def is_known(self, change: PlanChange, *, final: bool = False, repeats: int = 1) -> bool:
         return self.trials.is_known(self._trial_plan(change, final=final), repeats=repeats)
 
-    def is_slow(self) -> bool:
-        """Whether the baseline's steps are long ones."""
+    @property
+    def baseline_step_s(self) -> float:
+        """How long a step of the baseline takes, as its first process has it; 0 before that is known."""
         baseline = next((each.short for each in self.tried if each.change == PlanChange()), ())
         done = tuple(completed(baseline))
-        return bool(done) and Cell(plan=self.plan, records=done).step_s > SLOW_S
+        return Cell(plan=self.plan, records=done).step_s if done else 0.0
+
+    def is_slow(self) -> bool:
+        """Whether the baseline's steps are long ones."""
+        return self.baseline_step_s > SLOW_S
 
     @property
     def usual_s(self) -> float:
@@ -84,11 +89,12 @@ class TrialBench:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begin_s
 
-    def has_time(self, until: float, *, cost: float = 1.0) -> bool:
+    def has_time(self, until: float, *, cost: float = 1.0, more_s: float = 0.0) -> bool:
         """Whether one more trial would end before that share of the time. `cost`: so many times as long as the last
-        ones; one that costs more compiles, and takes at least as long as that took before."""
+        ones; one that costs more compiles, and takes at least as long as that took before. `more_s`: what comes on top
+        of it."""
         expected_s = max(cost * self.usual_s, self.usual_s + self._compiled_s if cost > 1 else 0.0)
-        return self.elapsed_s() + expected_s <= until * self._request.time_s
+        return self.elapsed_s() + expected_s + more_s <= until * self._request.time_s
 
     def _trial_plan(self, change: PlanChange, *, final: bool) -> Plan:
         plan = change.applied(self.plan)

@@ -120,8 +120,7 @@ class Finals:
         is_over = not self._bench.has_time(1.0)
         if is_over:
             finalists = [each for each in finalists if self._bench.is_known(search.change(each))] or finalists
-        share = finals_share(self._bench)
-        room_s = share * self._request.time_s - self._bench.elapsed_s()
+        room_s = self._room_s()
         if len(finalists) > 1 and room_s < LEAST_REPEATS * self._bench.usual_final_s * (1 + len(finalists)):
             finalists = finalists[:1]
         changes = [search.change(each) for each in finalists]
@@ -136,16 +135,7 @@ class Finals:
                 return None
             self._mark(changes[0], RungStatus.UNPROVED, GateVerdict(), "It was measured in one short process only.")
             return finalists[0]
-        names = " and ".join(change_words(change) for change in changes)
-        times = "once more" if with_short else f"{repeats} times each"
-        self._say(f"Measuring {names} in turn with the baseline, {times}.")
-        every = [PlanChange(), *changes]
-        baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
-        while self._leaves_open(baseline, measured) and repeats < MOST_ROUNDS * self._request.repeats:
-            if self._bench.elapsed_s() + self._bench.usual_final_s * len(every) > share * self._request.time_s:
-                break
-            repeats += 1
-            baseline, *measured = self._measure(every, repeats=repeats, with_short=with_short)
+        baseline, *measured = self._measured_in_turn(changes, repeats=repeats, with_short=with_short)
         values = {
             each: value for each, runs in zip(finalists, measured, strict=True)
             if (value := value_of(runs, self._request)) is not None
@@ -166,6 +156,30 @@ class Finals:
                 reason = f"Measured in turn with {change_words(changes[place])}, it gains less than {WORTH * 100:g}%."
                 self._mark(change, RungStatus.NO_GAIN, GateVerdict(), reason)
         return winner
+
+    def _measured_in_turn(
+        self, changes: Sequence[PlanChange], *, repeats: int, with_short: bool
+    ) -> list[list[BenchRun]]:
+        """Measure the baseline and changes in turn, so many times each, and more often while there is time and the runs
+        leave open whether anything is gained; return the runs of each, the baseline's first."""
+        names = " and ".join(change_words(change) for change in changes)
+        times = "once more" if with_short else f"{repeats} times each"
+        self._say(f"Measuring {names} in turn with the baseline, {times}.")
+        every = [PlanChange(), *changes]
+        found = self._measure(every, repeats=repeats, with_short=with_short)
+        while (
+            self._leaves_open(found[0], found[1:])
+            and repeats < MOST_ROUNDS * self._request.repeats
+            and self._bench.usual_final_s * len(every) <= self._room_s()
+        ):
+            repeats += 1
+            self._say("That leaves open whether anything is gained: once more each.")
+            found = self._measure(every, repeats=repeats, with_short=with_short)
+        return found
+
+    def _room_s(self) -> float:
+        """Return how much of the finalists' time is left."""
+        return finals_share(self._bench) * self._request.time_s - self._bench.elapsed_s()
 
     def _leaves_open(self, baseline: Sequence[BenchRun], measured: Sequence[Sequence[BenchRun]]) -> bool:
         """Whether processes differ too much to tell if the fastest finalist gains much or nothing."""

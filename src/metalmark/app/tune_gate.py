@@ -103,7 +103,7 @@ class TuneGate:
         base = msgspec.structs.replace(what_is_checked(self._baseline.plan), params=plan.params)
         if plan.mode is not Mode.TRAINING or whole == base:
             return GateVerdict(parity=parity, notes=tuple(notes))
-        options = msgspec.structs.replace(CURVE, curve_steps=self._curve_steps(seconds / 3))
+        options = msgspec.structs.replace(CURVE, curve_steps=self._curve_steps(seconds / 3, plan))
         run, interrupted = self._examined(whole, base, options, seconds, listeners)
         return GateVerdict(parity=parity, curve=mark_of(run), notes=tuple(notes), interrupted=interrupted)
 
@@ -159,12 +159,13 @@ class TuneGate:
         cores = self._baseline.machine.usable_cores or 1
         return outcome.flops_per_sample * outcome.samples_per_step / (CPU_FLOPS_PER_CORE * cores)
 
-    def _curve_steps(self, seconds: float) -> int:
-        """Return how many steps the short trainings have: the reference's two, and the candidate's."""
+    def _curve_steps(self, seconds: float, plan: Plan) -> int:
+        """Return how many steps of a plan the short trainings have: the reference's two, and the candidate's."""
         outcome = self._baseline.outcome
         assert isinstance(outcome, Completed)
         block = outcome.measurement.blocks[-1]
-        steps = int(seconds / (3 * block.elapsed_s / block.steps))
+        larger = plan.samples_per_step / self._baseline.plan.samples_per_step
+        steps = int(seconds / (3 * larger * block.elapsed_s / block.steps))
         return max(LEAST_CURVE_STEPS, min(MOST_CURVE_STEPS, steps))
 
 

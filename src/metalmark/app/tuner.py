@@ -32,6 +32,9 @@ SEARCH_SHARE, BATCH_SHARE = 0.45, 0.55
 """When the search and the batch sizes must be done, as shares of the time. The rest is for finalists and the gate."""
 SLOW_SEARCH_SHARE = 0.3
 """The same where steps are long: the gate takes tens of them, and what gains most has been tried first."""
+BATCH_STEPS = 40
+"""About how many steps, with the best settings, are as long as what a larger batch takes: its trial, and in the gate
+the short trainings, of which two have the baseline's settings."""
 FIRST_SHARE = 0.5
 """Until when the strongest option is tried, whatever the baseline took: a search that tries nothing answers nothing."""
 MOST_WAITING = 0.5
@@ -42,6 +45,7 @@ IN_PARTS_NOTE = (
     "(--accumulate {parts})."
 )
 NO_TIME_TO_COMPILE = "{}: it takes long to compile, and there is too little time for it (--time)"
+NO_TIME_FOR_BATCH = "batch size {}: there is too little time for it and its checks (--time)"
 GIVEN_UP = "{} was given up: {} With more --time, --resume tries it again."
 SWAPPING = "swapping"
 BATCH_NOTE = (
@@ -265,13 +269,13 @@ class Tuner:
         while (batch := climb.propose()) is not None:
             larger = batch_option(batch)
             change = combined(settings, larger.change)
-            if not self._bench.has_time(BATCH_SHARE, cost=cost) and not self._bench.is_known(change):
+            more_s = BATCH_STEPS * 2 * Cell(plan=runs[0].plan, records=tuple(completed(runs))).step_s
+            if not self._bench.has_time(BATCH_SHARE, cost=cost, more_s=more_s) and not self._bench.is_known(change):
+                self._left_out += (NO_TIME_FOR_BATCH.format(batch),)
                 break
             (runs,) = self._measure(TuningPhase.BATCH, [change])
-            swapped = any(flag.name == SWAPPING for run in runs for flag in run.flags)
-            spoilt = f"a batch of {batch} made the machine swap" if swapped else ""
             value = value_of(runs, self._request)
-            climb.tell(batch, value, _peak_bytes(runs), spoilt=spoilt)
+            climb.tell(batch, value, _peak_bytes(runs), spoilt=_spoilt(runs, batch))
             if value is not None and climb.best == batch:
                 self._search.grow(larger, value)
                 self._waiting_share = self._waiting(runs[0])
@@ -345,6 +349,16 @@ class Tuner:
 
 def _placed_on(run: BenchRun) -> str:
     return run.outcome.placed_on if isinstance(run.outcome, Completed) else ""
+
+
+def _spoilt(runs: Sequence[BenchRun], batch: int) -> str:
+    """Return why no batch is tried that is larger than one of these runs, though that one did not fail by itself."""
+    failure = failure_of(runs)
+    if failure is not None and failure.kind is FailureKind.TIMED_OUT:
+        return f"for a batch of {batch} there was too little time (--time)"
+    if any(flag.name == SWAPPING for run in runs for flag in run.flags):
+        return f"a batch of {batch} made the machine swap"
+    return ""
 
 
 def _peak_bytes(runs: Sequence[BenchRun]) -> int | None:
