@@ -97,6 +97,13 @@ def test_what_was_found_is_one_sentence() -> None:
     assert inference.endswith("it computes the same outputs.")
 
 
+def test_a_larger_batch_is_not_said_to_train_the_same_network_as_the_smaller_one() -> None:
+    larger = replace(BEST_RUNG, change=PlanChange(params={"batch_size": 64}), samples_per_step=64)
+    assert said(tuned(ladder=(BASELINE_RUNG, larger))).endswith(
+        "; it trains the same network as the baseline does with that batch."
+    )
+
+
 @pytest.mark.parametrize(
     ("goal", "words"),
     [

@@ -173,5 +173,9 @@ class Evidence:
 
     def _finite(self, value: float) -> float:
         if not math.isfinite(value):
-            raise WrongResultError(f"The result is {value} at step {self._clock.steps_done}.")
+            raise WrongResultError(
+                f"The result is {value} at step {self._clock.steps_done}.",
+                hint="Try a smaller learning rate, other data, and float32 on --device cpu: where it is finite there, "
+                "metalmark parity names the first layer that is not.",
+            )
         return value + 0.0  # a loss that has rounded to minus zero is zero

@@ -216,6 +216,8 @@ def _same_batch(found: Tuned) -> bool:
 def _correct(run: TuningRun, best: Rung) -> str:
     """Say whether the best settings passed the gate."""
     same = "trains the same network" if run.plan.mode is Mode.TRAINING else "computes the same outputs"
+    if "batch_size" in best.change.params and run.plan.mode is Mode.TRAINING:
+        same = f"{same} as the baseline does with that batch"  # another batch trains differently, whatever the settings
     if best.verdict is ParityVerdict.DIFFERS:
         same = same.replace("trains", "train").replace("computes", "compute")
         return f"it does not {same} ({PARITY_FAILED})"
