@@ -221,6 +221,7 @@ def check_what_has_no_meaning_is_refused() -> None:
 
 def check_what_a_network_has_nothing_for_is_seen_in_its_steps() -> None:
     """What is said to be idle is what a session with it refuses: a search then need not try it."""
+    torch._dynamo.utils.counters.clear()  # of the checks before this one
 
     def idle(workload: Workload, mode: Mode = Mode.TRAINING, *, steps: int = 1, **settings: Any) -> dict[str, str]:
         with opened(workload, mode, **settings) as session:
@@ -252,6 +253,16 @@ def check_what_a_network_has_nothing_for_is_seen_in_its_steps() -> None:
     assert set(idle(GPT)) == {"channels_last", "conv_search"}
     assert "attention_kernel" not in idle(flat, steps=0), "nothing was seen"
     assert idle(flat, compile=True) == {}, "what is compiled must not be traced anew"
+    torch._dynamo.utils.counters.clear()
+    compiled = network(lambda: torch.compile(nn.Linear(WIDTH, 4), backend="eager"))
+    with opened(compiled) as session:
+        session.step()
+        traced = torch._dynamo.utils.counters["frames"]["total"]
+        assert traced
+        with session.observed() as found:
+            session.step()
+        assert set(found) == {"channels_last", "conv_search", "recompute"}, "attention is not looked for"
+        assert torch._dynamo.utils.counters["frames"]["total"] == traced
 
 
 def check_what_excludes_each_other_is_refused() -> None:

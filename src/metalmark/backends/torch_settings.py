@@ -1,6 +1,7 @@
 """What settings ask of PyTorch: a kernel for attention, a batch in parts, recomputed blocks, convolutions."""
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -82,6 +83,13 @@ def require_convolutions(model: torch.nn.Module) -> None:
         raise UnsupportedError(f"--conv-search: {NO_CONVOLUTION}", hint="Leave --conv-search out.")
 
 
+def compiles_itself() -> bool:
+    """Whether a network, or a step of the user's own, was compiled in this process: it would be compiled anew for who
+    looks at its calls."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])
+
+
 def has_layer(model: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
     return any(isinstance(module, kind) for module in model.modules())
 
@@ -99,6 +107,9 @@ def observed_steps(model: torch.nn.Module, *, own_step: bool) -> Iterator[dict[s
         idle["recompute"] = NO_BLOCKS
     if own_step:
         idle["fused"], idle["accumulate"] = NOT_IN_OWN_STEP, NO_PARTS
+    if compiles_itself():
+        yield idle
+        return
     with AttentionCalls() as calls:
         yield idle
     if calls.any and not calls.seen and not has_layer(model, torch.nn.MultiheadAttention):
