@@ -331,7 +331,7 @@ class Tuner:
         return Tuned(
             ladder=ladder, others=others, placed_on=outcome.placed_on, device_name=outcome.device_name,
             trials=self._bench.trials.measured, elapsed_s=self._bench.elapsed_s(), complete=complete,
-            left_out=self._left_out, notes=tuple(dict.fromkeys(notes)),
+            left_out=tuple(dict.fromkeys(self._left_out)), notes=tuple(dict.fromkeys(notes)),
         )  # fmt: skip
 
     def _save(self, outcome: Tuned | Failed) -> TuningRun:
