@@ -143,7 +143,7 @@ def test_what_gains_less_than_a_hundredth_in_the_finals_is_left_out_and_says_so(
     """Runs are their own figures here."""
     monkeypatch.setattr("metalmark.app.tune_finals.value_of", lambda runs, _: runs[0])
     monkeypatch.setattr("metalmark.app.tune_finals.excess_of", lambda _runs, _request: 1.0)
-    faster = SimpleNamespace(verdict=Verdict.FASTER, ratio=2.0, high=2.1)
+    faster = SimpleNamespace(verdict=Verdict.FASTER, ratio=2.0, low=1.9, high=2.1)
     monkeypatch.setattr("metalmark.app.tune_finals.compared", lambda _baseline, _runs, _request: faster)
     search = searched()
     both = LAYOUT | HALF
@@ -189,3 +189,31 @@ def test_more_processes_are_measured_while_they_leave_open_what_is_gained(
     last = finals(bench, measured, time_s=time_s)
     assert last.decide(searched()) == (LAYOUT if verdict is Verdict.FASTER else BASELINE)
     assert asked == list(range(2, rounds + 1))
+
+
+@pytest.mark.parametrize(("with_both", "answer"), [((0.5, 0.48), LAYOUT | HALF), ((0.47, 0.5), LAYOUT)])
+def test_two_finalists_that_processes_do_not_tell_apart_are_measured_on(
+    monkeypatch: pytest.MonkeyPatch, with_both: tuple[float, float], answer: Candidate
+) -> None:
+    """Twice as many processes as were asked for, and none more of the baseline. The layout alone takes 0.49."""
+    baseline = [1.0, 1.0]
+    faster = SimpleNamespace(verdict=Verdict.FASTER, ratio=2.0, low=1.9, high=2.1)
+    close = SimpleNamespace(verdict=Verdict.CANT_TELL, ratio=1.0, low=0.8, high=1.2)
+    monkeypatch.setattr("metalmark.app.tune_finals.value_of", lambda runs, _: runs[-1])
+    monkeypatch.setattr("metalmark.app.tune_finals.excess_of", lambda _runs, _request: 1.0)
+    monkeypatch.setattr(
+        "metalmark.app.tune_finals.compared", lambda one, _other, _request: faster if one is baseline else close
+    )
+    search = searched()
+    search.tell(LAYOUT | HALF, 0.49)
+    asked: list[tuple[int, int]] = []
+
+    def measured(changes: Sequence[PlanChange], *, repeats: int, with_short: bool) -> list[list[Any]]:
+        asked.append((len(changes), repeats))
+        assert not with_short
+        finalists = [[0.49], [with_both[0] if repeats < 4 else with_both[1]]]
+        ordered = finalists if len(changes[-1].settings) == 2 else finalists[::-1]
+        return [baseline, *ordered] if changes[0] == PlanChange() else ordered
+
+    assert finals(Bench(elapsed_s=0.0), measured).decide(search) == answer
+    assert asked == [(3, 2), (2, 3), (2, 4)]

@@ -26,9 +26,9 @@ MOST_FINALISTS, MOST_GATES = 2, 3
 TOO_MUCH_NOTE = (
     "The baseline needs more memory than --memory-limit allows. What needs no more counts, even where it is slower."
 )
-MOST_ROUNDS = 3
+MOST_ROUNDS, CLOSE_ROUNDS = 3, 2
 """How many times as many processes as were asked for are measured, where there is time, while they leave open whether
-the fastest finalist is faster."""
+the fastest finalist is faster; and which of two is the better."""
 LEAST_REPEATS = 2
 """Of one process nothing shows how processes differ."""
 SUSPECTS = (
@@ -161,20 +161,25 @@ class Finals:
         self, changes: Sequence[PlanChange], *, repeats: int, with_short: bool
     ) -> list[list[BenchRun]]:
         """Measure the baseline and changes in turn, so many times each, and more often while there is time and the runs
-        leave open whether anything is gained; return the runs of each, the baseline's first."""
+        leave open whether anything is gained, or which of two finalists is the better; return the runs of each, the
+        baseline's first."""
         names = " and ".join(change_words(change) for change in changes)
         times = "once more" if with_short else f"{repeats} times each"
         self._say(f"Measuring {names} in turn with the baseline, {times}.")
         every = [PlanChange(), *changes]
         found = self._measure(every, repeats=repeats, with_short=with_short)
-        while (
-            self._leaves_open(found[0], found[1:])
-            and repeats < MOST_ROUNDS * self._request.repeats
-            and self._bench.usual_final_s * len(every) <= self._room_s()
-        ):
+        while repeats < MOST_ROUNDS * self._request.repeats:
+            first = 0
+            if not self._leaves_open(found[0], found[1:]):
+                first = 1
+                if repeats >= CLOSE_ROUNDS * self._request.repeats or not self._too_close(found[1:]):
+                    break
+            if self._bench.usual_final_s * len(every[first:]) > self._room_s():
+                break
             repeats += 1
-            self._say("That leaves open whether anything is gained: once more each.")
-            found = self._measure(every, repeats=repeats, with_short=with_short)
+            what = "which of the two is the better" if first else "whether anything is gained"
+            self._say(f"That leaves open {what}: once more each.")
+            found[first:] = self._measure(every[first:], repeats=repeats, with_short=with_short)
         return found
 
     def _room_s(self) -> float:
@@ -188,6 +193,15 @@ class Finals:
         if fastest is None or fastest.high is None:
             return False
         return fastest.verdict is Verdict.CANT_TELL and fastest.high > OPEN_GAIN
+
+    def _too_close(self, measured: Sequence[Sequence[BenchRun]]) -> bool:
+        """Whether processes differ too much to tell which of two finalists is the better, perhaps by much."""
+        if len(measured) < MOST_FINALISTS:
+            return False
+        found = compared(measured[0], measured[1], self._request)
+        if found is None or found.low is None or found.high is None:
+            return False
+        return found.verdict is Verdict.CANT_TELL and max(found.high, 1 / found.low) > OPEN_GAIN
 
     def _why_not(self, baseline: Sequence[BenchRun], runs: Sequence[BenchRun], *, too_much: bool) -> str:
         """Return why the fastest finalist is no answer; empty where it is. `too_much`: the baseline needs more memory
